@@ -1,0 +1,1 @@
+"""The model as a learner: its weights, its log-probabilities and its optimiser step."""

@@ -1,0 +1,188 @@
+"""A language model with its tokenizer: weights in float32, computed in the type that is fast here."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from lmgym.assets import model_folder
+from lmgym.errors import UserError
+from lmgym.learning.attention import IMPLEMENTATION, Reader, can_share
+from lmgym.learning.lora import LoraSettings, add_lora, load_adapter
+
+logger = logging.getLogger(__name__)
+
+
+def find_device(name: str = "auto") -> torch.device:
+    """The device of that name, or the best there is: CUDA, then MPS, then the CPU."""
+    if name != "auto":
+        try:
+            device = torch.device(name)
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as error:
+            raise UserError(f"device {name!r} cannot be used here ({str(error).splitlines()[0]}); try --device auto.")
+        return device
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def find_dtype(name: str, device: torch.device) -> torch.dtype:
+    """The type to compute in: bfloat16 where the device multiplies it faster than float32, unless told."""
+    named = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    if name in named:
+        return named[name]
+    if name != "auto":
+        raise UserError(f"dtype {name!r} is unknown; choose auto, float32 or bfloat16.")
+    if device.type == "cuda":
+        fast = torch.cuda.is_bf16_supported()
+    else:
+        fast = device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return torch.bfloat16 if fast else torch.float32
+
+
+@dataclass
+class LanguageModel:
+    """The network that learns and the tokenizer it was trained with."""
+
+    network: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    device: torch.device
+    dtype: torch.dtype
+    name: str
+    version: int = 0
+    """Counts optimiser steps, so that an engine knows when its copy of the weights is stale."""
+    has_lora: bool = False
+
+    @classmethod
+    def load(
+        cls, name: str, *, device: str = "auto", dtype: str = "auto", lora: LoraSettings | None = None
+    ) -> LanguageModel:
+        """Loads what `--model` names: a known name, a hub id, a folder, a GGUF file or a run of ours."""
+        folder = model_folder(name)
+        found_device = find_device(device)
+        with _quiet_transformers():
+            if (folder / "adapter_config.json").exists():
+                network, has_lora = load_adapter(folder), True
+            else:
+                network, has_lora = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), False
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+        if lora is not None:
+            network, has_lora = add_lora(network, lora), True
+        return cls.wrap(network, tokenizer, found_device, find_dtype(dtype, found_device), str(name), has_lora)
+
+    @classmethod
+    def wrap(
+        cls,
+        network: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        device: torch.device,
+        dtype: torch.dtype,
+        name: str,
+        has_lora: bool = False,
+    ) -> LanguageModel:
+        """Takes a network as it is, moves it to its device and gives it the sharing attention where that is exact."""
+        network = network.to(device).eval()
+        if can_share(network.config):
+            _base(network).set_attn_implementation(IMPLEMENTATION)
+        return cls(network, tokenizer, device, dtype, name, has_lora=has_lora)
+
+    @property
+    def can_share(self) -> bool:
+        """Whether prefixes may be shared for this architecture."""
+        return can_share(self.network.config)
+
+    @property
+    def head(self) -> nn.Module:
+        """The map from hidden states to logits."""
+        return _base(self.network).get_output_embeddings()
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """The ids that end a turn: the tokenizer's and the generation config's end tokens."""
+        configured = getattr(self.network.generation_config, "eos_token_id", None)
+        ids = {self.tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])}
+        return frozenset(identifier for identifier in ids if identifier is not None)
+
+    @property
+    def context_length(self) -> int:
+        """The longest conversation, in tokens, that the model was made for."""
+        return getattr(self.network.config, "max_position_embeddings", None) or 1 << 30
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """The parameters that learn, by name."""
+        return {name: weight for name, weight in self.network.named_parameters() if weight.requires_grad}
+
+    def hidden_states(self, tokens: Tensor, positions: Tensor, reader: Reader) -> Tensor:
+        """The last layer's states [rows, tokens, size] on the sharing path."""
+        decoder = _base(self.network).get_decoder()
+        with self.autocast():
+            return decoder(input_ids=tokens, position_ids=positions, use_cache=False, reader=reader).last_hidden_state
+
+    def plain_hidden_states(self, tokens: Tensor) -> Tensor:
+        """The last layer's states of whole, right-padded rows, for architectures that cannot share."""
+        with self.autocast():
+            return _base(self.network).get_decoder()(input_ids=tokens, use_cache=False).last_hidden_state
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """Computes in `dtype` while the weights stay float32."""
+        if self.dtype == torch.float32:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=self.dtype)
+
+    def compute_copy(self) -> LanguageModel:
+        """A second network whose matrices are stored in `dtype`: what an engine decodes with."""
+        network = copy.deepcopy(self.network).requires_grad_(False)
+        head = _base(network).get_output_embeddings()
+        head.weight = nn.Parameter(head.weight.detach().clone(), requires_grad=False)
+        for module in network.modules():
+            if isinstance(module, nn.Linear):
+                module.to(self.dtype)
+        twin = copy.copy(self)
+        twin.network = network
+        return twin
+
+    def refresh(self, source: LanguageModel) -> None:
+        """Takes over the weights of another model of the same shape, converting as it copies."""
+        with torch.no_grad():
+            fresh = dict(source.network.named_parameters(remove_duplicate=False))
+            for name, weight in self.network.named_parameters(remove_duplicate=False):
+                weight.copy_(fresh[name])
+        self.version = source.version
+
+    def frozen_copy(self) -> LanguageModel:
+        """A copy that does not learn, to serve as a reference."""
+        twin = copy.copy(self)
+        twin.network = copy.deepcopy(self.network).requires_grad_(False)
+        return twin
+
+    def save(self, folder: Path) -> None:
+        """Writes an ordinary Hugging Face folder, or a PEFT adapter, with the tokenizer."""
+        with _quiet_transformers():
+            self.network.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+
+
+def _base(network: Any) -> PreTrainedModel:
+    """The Transformers model itself, out of its PEFT wrapper where it has one; LoRA layers live inside it."""
+    return network.get_base_model() if hasattr(network, "get_base_model") else network
+
+
+@contextlib.contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Loading and saving without Transformers' progress bars."""
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.enable_progress_bar()
