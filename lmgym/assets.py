@@ -304,7 +304,11 @@ def hub_model(name: str, repository: str, revision: str | None) -> Path:
         except Exception as error:  # the hub's client raises errors of several libraries
             if disk_fault(error, Path(constants.HF_HUB_CACHE)):
                 raise
-            answer = f"{fault} and it is not in the hub's cache" if fault else f"says: {first_line(error)}"
+            answer = (
+                f"cannot be asked ({fault}) and its cache here does not have it"
+                if fault
+                else f"says: {first_line(error)}"
+            )
             raise UserError(
                 f"no model is named {name!r}: there is no such file or folder here, and the Hugging Face hub "
                 f"{answer}; give {OTHER_MODELS}, or one of the {suggestion(name, KNOWN_MODELS)}"

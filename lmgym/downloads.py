@@ -286,7 +286,7 @@ def hub_fault() -> str | None:
     thread = threading.Thread(target=probe, daemon=True)
     thread.start()
     thread.join(HUB_PROBE_SECONDS + 1)
-    return None if answered.is_set() else "cannot be reached"
+    return None if answered.is_set() else "not reachable"
 
 
 def require_hub() -> None:
