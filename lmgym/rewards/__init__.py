@@ -1,0 +1,1 @@
+"""Rewards: functions of (problem, text), or of (state, text, next state) for single steps."""

@@ -1,0 +1,25 @@
+"""A gym for language models: environments that speak text, policies that are LLMs, algorithms short enough to read."""
+
+from lmgym.envs import Env, MathEnv, Response, make, names, register, registrations
+from lmgym.errors import UserError
+from lmgym.types import END_OF_TURN, Action, Episode, Message, Problem, State, Step
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "END_OF_TURN",
+    "Action",
+    "Env",
+    "Episode",
+    "MathEnv",
+    "Message",
+    "Problem",
+    "Response",
+    "State",
+    "Step",
+    "UserError",
+    "make",
+    "names",
+    "register",
+    "registrations",
+]

@@ -1,0 +1,37 @@
+"""Environments: tasks that speak text."""
+
+from lmgym.envs.arithmetic import ArithmeticEnv, ArithmeticProblems
+from lmgym.envs.dataset_file import DatasetFile, load_dataset_file
+from lmgym.envs.env import Env, Response, StateSpace, TextSpace
+from lmgym.envs.gsm8k import GSM8K
+from lmgym.envs.math import MATH
+from lmgym.envs.math_env import MathEnv
+from lmgym.envs.registry import Registration, find, make, names, register, registrations
+from lmgym.envs.word_problems import WordProblems, WordProblemsEnv
+
+register("arithmetic", ArithmeticEnv, "lmgym/Arithmetic-v0")
+register("gsm8k", GSM8K, "lmgym/GSM8K-v0")
+register("math", MATH, "lmgym/MATH-v0")
+register("word-problems", WordProblemsEnv, "lmgym/WordProblems-v0")
+
+__all__ = [
+    "GSM8K",
+    "MATH",
+    "ArithmeticEnv",
+    "ArithmeticProblems",
+    "DatasetFile",
+    "Env",
+    "MathEnv",
+    "Registration",
+    "Response",
+    "StateSpace",
+    "TextSpace",
+    "WordProblems",
+    "WordProblemsEnv",
+    "find",
+    "load_dataset_file",
+    "make",
+    "names",
+    "register",
+    "registrations",
+]

@@ -1,0 +1,57 @@
+"""Arithmetic: endless questions such as `What is 47 + 85?`."""
+
+from __future__ import annotations
+
+import random
+
+from lmgym.envs.math_env import MathEnv, Reward
+from lmgym.envs.procedural import ProceduralProblems
+from lmgym.errors import UserError
+from lmgym.rewards.final_answer import NumberAnswer
+from lmgym.rewards.steps import StepReward
+from lmgym.types import Problem
+
+OPERATORS = "+-*/"
+
+
+class ArithmeticEnv(MathEnv):
+    """One operation on two numbers of up to `digits` digits, whose result is a whole number and not negative."""
+
+    def __init__(
+        self,
+        split: str = "train",
+        seed: int = 0,
+        digits: int = 2,
+        operators: str = "+-",
+        stepwise: bool = True,
+        max_steps: int = 4,
+        reward: Reward | None = None,
+        step_reward: StepReward | None = None,
+    ) -> None:
+        problems = ArithmeticProblems(split, seed, digits, operators)
+        super().__init__(problems, NumberAnswer(), stepwise, max_steps, reward, step_reward)
+
+
+class ArithmeticProblems(ProceduralProblems):
+    """The questions, each made when it is asked for."""
+
+    def __init__(self, split: str = "train", seed: int = 0, digits: int = 2, operators: str = "+-") -> None:
+        super().__init__("arithmetic", split, seed)
+        if not 1 <= digits <= 12:
+            raise UserError(f"digits is {digits}: it is a whole number from 1 to 12.")
+        if not operators or set(operators) - set(OPERATORS):
+            raise UserError(f'operators is "{operators}": it holds one or more of {OPERATORS}.')
+        self.digits = digits
+        self.operators = operators
+
+    def draw(self, random_source: random.Random, problem_id: str) -> Problem:
+        operator = random_source.choice(self.operators)
+        left, right = (random_source.randint(1, 10**self.digits - 1) for _ in range(2))
+        if operator == "-":
+            left, right = max(left, right), min(left, right)
+        if operator == "/":
+            right = random_source.randint(1, 10 ** ((self.digits + 1) // 2) - 1)
+            left = right * random_source.randint(1, max(1, (10**self.digits - 1) // right))
+        answer = {"+": left + right, "-": left - right, "*": left * right, "/": left // right}[operator]
+        solution = f"{left}{operator}{right} = <<{left}{operator}{right}={answer}>>{answer}\nThe answer is: {answer}"
+        return Problem(problem_id, f"What is {left} {operator} {right}?", str(answer), solution)

@@ -1,0 +1,145 @@
+"""The base of every environment: a gymnasium.Env whose observations are conversations and whose actions are text."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import gymnasium
+from gymnasium.error import ResetNeeded
+
+from lmgym.errors import UserError
+from lmgym.types import END_OF_TURN, Message, Problem, State
+
+EnvType = TypeVar("EnvType", bound="Env")
+
+
+class TextSpace(gymnasium.Space[str]):
+    """The space of all texts."""
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, str)
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        """Gives a short sum, as an action that no one would learn from."""
+        left, right = self.np_random.integers(100, size=2)
+        return f"The answer is: {left + right}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TextSpace)
+
+
+class StateSpace(gymnasium.Space[State]):
+    """The space of all states, of which some are drawn from the given problems."""
+
+    def __init__(self, problems: Sequence[Problem] = ()) -> None:
+        super().__init__()
+        self.problems = problems
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, State)
+
+    def sample(self, mask: Any = None, probability: Any = None) -> State:
+        """Gives the first state of some problem."""
+        if not len(self.problems):
+            return State(Problem("none", "", ""), ())
+        return first_state(self.problems[int(self.np_random.integers(len(self.problems)))])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StateSpace)
+
+
+@dataclass(frozen=True)
+class Response:
+    """What an environment makes of an action."""
+
+    reward: float = 0.0
+    reply: str = ""
+    """What it says to the policy; empty when it merely waits for more of the same message."""
+    terminated: bool = False
+    truncated: bool = False
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+class Env(gymnasium.Env[State, str]):
+    """A task that is a sequence of problems; a subclass states how it responds to what the policy says."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        if not len(problems):
+            raise UserError("The dataset is empty: an environment needs at least one problem.")
+        self.problems = problems
+        self.observation_space = StateSpace(problems)
+        self.action_space = TextSpace()
+        self._state: State | None = None
+
+    @property
+    def state(self) -> State:
+        """The conversation that waits for an action; while `respond` runs, still the one before the action."""
+        if self._state is None:
+            raise ResetNeeded("The episode has ended or not begun: call reset() before step().")
+        return self._state
+
+    @abstractmethod
+    def respond(self, state: State, text: str, ended: bool) -> Response:
+        """Says what follows `text`, which `state.messages` hold already; `ended` if the policy closed its turn."""
+
+    def opening(self, problem: Problem) -> str:
+        """Gives the first message of an episode; override it to set a game up."""
+        return problem.prompt
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[State, dict[str, Any]]:
+        """Begins an episode, on a problem drawn at random or chosen by `options={"index": i}`."""
+        super().reset(seed=seed)
+        problem = self.problems[self._index(options or {})]
+        self._state = first_state(problem, self.opening(problem))
+        return self._state, {}
+
+    def step(self, action: str) -> tuple[State, float, bool, bool, dict[str, Any]]:
+        """Adds the policy's text to the conversation and gives the state, reward, terminated, truncated and info."""
+        before = self.state
+        if not isinstance(action, str):
+            raise UserError(f"An action is a text, but step() was given {type(action).__name__}.")
+        text = action.replace(END_OF_TURN, "")
+        messages = add_assistant_text(before.messages, text)
+        state = replace(before, messages=messages, reply="", turn=before.turn + 1)
+        response = self.respond(state, text, ended=END_OF_TURN in action)
+        if response.reply:
+            reply: Message = {"role": "user", "content": response.reply}
+            state = replace(state, messages=(*messages, reply), reply=response.reply)
+        self._state = None if response.terminated or response.truncated else state
+        return state, float(response.reward), response.terminated, response.truncated, response.info
+
+    def clone(self: EnvType) -> EnvType:
+        """Makes another environment on the same problems, for another episode at the same time."""
+        twin = copy.copy(self)
+        twin._state = None
+        twin._np_random = None
+        twin._np_random_seed = None
+        return twin
+
+    def _index(self, options: dict[str, Any]) -> int:
+        unknown = sorted(set(options) - {"index"})
+        if unknown:
+            raise UserError(f'reset() takes the option "index", but was given "{unknown[0]}".')
+        if "index" not in options:
+            return int(self.np_random.integers(len(self.problems)))
+        index, count = options["index"], len(self.problems)
+        if isinstance(index, bool) or not hasattr(index, "__index__") or not 0 <= index < count:
+            raise UserError(f"There is no problem {index!r}: the index is a whole number from 0 to {count - 1}.")
+        return int(index)
+
+
+def first_state(problem: Problem, opening: str | None = None) -> State:
+    """Makes the state in which only the problem has been said."""
+    return State(problem, ({"role": "user", "content": problem.prompt if opening is None else opening},))
+
+
+def add_assistant_text(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
+    """Begins an assistant's message, or goes on with the one that stands open, on a new line."""
+    text = text.removesuffix("\n")
+    if messages[-1]["role"] != "assistant":
+        return (*messages, {"role": "assistant", "content": text})
+    return (*messages[:-1], {"role": "assistant", "content": f"{messages[-1]['content']}\n{text}"})

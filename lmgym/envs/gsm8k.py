@@ -1,0 +1,33 @@
+"""GSM8K: grade-school word problems with worked solutions (Cobbe et al., 2021, https://arxiv.org/abs/2110.14168)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from lmgym.envs.dataset_file import Dataset, load_dataset_file
+from lmgym.envs.math_env import MathEnv, Reward
+from lmgym.rewards.steps import StepReward
+
+
+class GSM8K(MathEnv):
+    """The 7,473 training or 1,319 test problems; a solution ends in `The answer is: N`."""
+
+    def __init__(
+        self,
+        split: str = "train",
+        path: str | Path | None = None,
+        stepwise: bool = True,
+        max_steps: int = 32,
+        reward: Reward | None = None,
+        step_reward: StepReward | None = None,
+    ) -> None:
+        dataset = _load(split, None if path is None else str(path))
+        super().__init__(dataset.problems, dataset.answer_form, stepwise, max_steps, reward, step_reward)
+
+
+@lru_cache(maxsize=4)
+def _load(split: str, path: str | None) -> Dataset:
+    from lmgym.assets import dataset_file
+
+    return load_dataset_file(path or dataset_file("gsm8k", split), f"gsm8k/{split}")

@@ -1,0 +1,82 @@
+r"""MATH: competition problems with answers in `\boxed{}` (Hendrycks et al., 2021, https://arxiv.org/abs/2103.03874)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from lmgym.envs.dataset_file import problem_from_row, read_rows
+from lmgym.envs.math_env import MathEnv, Reward
+from lmgym.errors import UserError
+from lmgym.rewards.final_answer import BoxedAnswer
+from lmgym.rewards.steps import StepReward
+from lmgym.types import Problem
+
+
+class MATH(MathEnv):
+    """The 7,500 training or 5,000 test problems, or those of some subjects and levels."""
+
+    def __init__(
+        self,
+        split: str = "train",
+        subjects: Sequence[str] = (),
+        levels: Sequence[int] = (),
+        path: str | Path | None = None,
+        stepwise: bool = True,
+        max_steps: int = 200,
+        reward: Reward | None = None,
+        step_reward: StepReward | None = None,
+    ) -> None:
+        problems: Sequence[Problem] = _load(split, None if path is None else str(path))
+        problems = _with_subjects(problems, (subjects,) if isinstance(subjects, str) else tuple(subjects))
+        problems = _with_levels(problems, (levels,) if isinstance(levels, int) else tuple(levels))
+        super().__init__(problems, BoxedAnswer(), stepwise, max_steps, reward, step_reward)
+
+
+@lru_cache(maxsize=4)
+def _load(split: str, path: str | None) -> tuple[Problem, ...]:
+    from lmgym.assets import dataset_file
+
+    file = Path(path) if path else dataset_file("math", split)
+    problems: list[Problem] = []
+    for where, row in read_rows(file):
+        try:
+            problem, form = problem_from_row(row, f"math/{split}/{len(problems)}")
+        except UserError as error:
+            raise UserError(f"{file}, {where}: {error}") from None
+        if not isinstance(form, BoxedAnswer):
+            raise UserError(rf"{file}, {where}: the solution has no \boxed{{}} answer.")
+        problems.append(replace(problem, info=_subject_and_level(row)))
+    return tuple(problems)
+
+
+def _subject_and_level(row: dict[str, Any]) -> dict[str, Any]:
+    level = str(row.get("level", "")).removeprefix("Level ")
+    return {"subject": row.get("type", row.get("subject")), "level": int(level) if level.isdigit() else None}
+
+
+def _with_subjects(problems: Sequence[Problem], subjects: tuple[str, ...]) -> Sequence[Problem]:
+    if not subjects:
+        return problems
+    known = {_plain(problem.info["subject"]): problem.info["subject"] for problem in problems}
+    for subject in subjects:
+        if _plain(subject) not in known:
+            raise UserError(f'MATH has no subject "{subject}": it has {", ".join(sorted(known.values()))}.')
+    wanted = {_plain(subject) for subject in subjects}
+    return [problem for problem in problems if _plain(problem.info["subject"]) in wanted]
+
+
+def _with_levels(problems: Sequence[Problem], levels: tuple[int, ...]) -> Sequence[Problem]:
+    for level in levels:
+        if level not in range(1, 6):
+            raise UserError(f"MATH has no level {level!r}: its levels are the numbers 1 to 5.")
+    return [problem for problem in problems if problem.info["level"] in levels] if levels else problems
+
+
+def _plain(subject: Any) -> str:
+    """Spells a subject so that `Counting & Probability` and `counting_and_probability` are one."""
+    words = str(subject).lower().replace("&", " ").replace("_", " ").replace("-", " ").split()
+    return " ".join(word for word in words if word != "and")

@@ -1,0 +1,53 @@
+"""Maths tasks: a problem, a solution line by line or as a whole, and a reward for its final answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+
+from lmgym.envs.env import Env, Response
+from lmgym.errors import UserError
+from lmgym.rewards.final_answer import AnswerForm, FinalAnswer, NumberAnswer, grade
+from lmgym.rewards.steps import StepReward
+from lmgym.types import Problem, State
+
+Reward = Callable[[Problem, str], float]
+
+
+class MathEnv(Env):
+    """A maths task; one action is one line of the solution (`stepwise`) or all of it."""
+
+    def __init__(
+        self,
+        problems: Sequence[Problem],
+        answer_form: AnswerForm | None = None,
+        stepwise: bool = True,
+        max_steps: int = 32,
+        reward: Reward | None = None,
+        step_reward: StepReward | None = None,
+    ) -> None:
+        super().__init__(problems)
+        if max_steps < 1:
+            raise UserError(f"max_steps is {max_steps}: an episode needs at least one step.")
+        self.answer_form: AnswerForm = answer_form or NumberAnswer()
+        self.stepwise = stepwise
+        self.max_steps = max_steps
+        self.reward: Reward = reward or FinalAnswer(self.answer_form)
+        self.step_reward = step_reward
+
+    @property
+    def instruction(self) -> str:
+        """One sentence that says how to state the answer, for a system prompt."""
+        return self.answer_form.instruction
+
+    def respond(self, state: State, text: str, ended: bool) -> Response:
+        """Waits for the next line until the answer, the end of the turn or the last step, and then grades."""
+        solution = state.messages[-1]["content"]
+        reward = self.step_reward(self.state, text, state) if self.step_reward else 0.0
+        terminated = ended or not self.stepwise or self.answer_form.strict(solution) is not None
+        truncated = not terminated and state.turn >= self.max_steps
+        if not terminated and not truncated:
+            return Response(reward=reward)
+        reward += self.reward(state.problem, solution)
+        info = asdict(grade(self.answer_form, state.problem.answer, solution))
+        return Response(reward=reward, terminated=terminated, truncated=truncated, info=info)

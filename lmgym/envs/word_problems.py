@@ -1,0 +1,94 @@
+"""Word problems: endless stories in GSM8K's manner, one to eight operations long, with worked solutions."""
+
+from __future__ import annotations
+
+import random
+
+from lmgym.envs import short_stories, stories
+from lmgym.envs.math_env import MathEnv, Reward
+from lmgym.envs.procedural import ProceduralProblems
+from lmgym.envs.stories import StoryKind
+from lmgym.envs.story import SIZES, Story, UnfitError
+from lmgym.errors import UserError
+from lmgym.rewards.final_answer import NumberAnswer
+from lmgym.rewards.steps import StepReward
+from lmgym.types import Problem
+
+MOST_OPERATIONS = 8
+
+STORY_KINDS = (
+    StoryKind(stories.collection, 1, 8),
+    StoryKind(stories.packs, 1, 8),
+    StoryKind(stories.bus, 1, 8),
+    StoryKind(stories.comparison, 1, 8),
+    StoryKind(stories.sales, 1, 8),
+    StoryKind(stories.shopping, 1, 8),
+    StoryKind(stories.journey, 1, 8),
+    StoryKind(stories.wages, 1, 8),
+    StoryKind(stories.sharing, 1, 8),
+    StoryKind(short_stories.reading, 1, 3),
+    StoryKind(short_stories.ages, 1, 4),
+    StoryKind(short_stories.practice, 1, 3),
+    StoryKind(short_stories.hens, 1, 4),
+    StoryKind(short_stories.teams, 1, 3),
+    StoryKind(short_stories.tank, 1, 3),
+    StoryKind(short_stories.saving, 1, 4),
+    StoryKind(short_stories.garden, 1, 4),
+)
+
+
+class WordProblemsEnv(MathEnv):
+    """Endless word problems of `min_operations` to `max_operations` operations and a difficulty from 1 to 5."""
+
+    def __init__(
+        self,
+        split: str = "train",
+        seed: int = 0,
+        min_operations: int = 1,
+        max_operations: int = 2,
+        difficulty: int = 1,
+        stepwise: bool = True,
+        max_steps: int = 12,
+        reward: Reward | None = None,
+        step_reward: StepReward | None = None,
+    ) -> None:
+        problems = WordProblems(split, seed, min_operations, max_operations, difficulty)
+        super().__init__(problems, NumberAnswer(), stepwise, max_steps, reward, step_reward)
+
+
+class WordProblems(ProceduralProblems):
+    """The problems, each made when it is asked for."""
+
+    def __init__(
+        self,
+        split: str = "train",
+        seed: int = 0,
+        min_operations: int = 1,
+        max_operations: int = 2,
+        difficulty: int = 1,
+    ) -> None:
+        super().__init__("word-problems", split, seed)
+        if not 1 <= min_operations <= max_operations <= MOST_OPERATIONS:
+            raise UserError(
+                f"min_operations is {min_operations} and max_operations {max_operations}: both are from 1 to "
+                f"{MOST_OPERATIONS}, the smaller first."
+            )
+        if difficulty not in SIZES:
+            raise UserError(f"difficulty is {difficulty!r}: it is a whole number from 1 to {max(SIZES)}.")
+        self.min_operations = min_operations
+        self.max_operations = max_operations
+        self.difficulty = difficulty
+
+    def draw(self, random_source: random.Random, problem_id: str) -> Problem:
+        """Draws a number of operations and a kind of story, and then numbers until the story works out."""
+        operations = random_source.randint(self.min_operations, self.max_operations)
+        kind = random_source.choice([kind for kind in STORY_KINDS if kind.fewest <= operations <= kind.most])
+        while True:
+            story = Story(random_source, self.difficulty)
+            try:
+                kind.tell(story, operations)
+            except UnfitError:
+                continue
+            solution = "\n".join((*story.lines, f"The answer is: {story.answer}"))
+            info = {"operations": operations, "difficulty": self.difficulty, "story": kind.tell.__name__}
+            return Problem(problem_id, story.text(), str(story.answer), solution, info)

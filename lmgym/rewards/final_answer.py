@@ -1,0 +1,147 @@
+"""Final answers: how a solution states its answer, how the answer is found in a text, and whether it is right."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+from lmgym.rewards.latex import is_same_latex, last_formula, without_boxes
+from lmgym.types import Problem
+
+MAX_DIGITS = 60
+
+_NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)")
+_DIGITS = rf"(?:\d[\d,]{{0,{MAX_DIGITS}}}(?:\.\d{{1,{MAX_DIGITS}}})?|\.\d{{1,{MAX_DIGITS}}})"
+_STRICT_NUMBER = re.compile(
+    rf"[Tt]he answer is:[ \t]*([-+]?\$?[-+]?{_DIGITS})[ \t]?%?\.?[ \t\r]*$", re.MULTILINE | re.ASCII
+)
+_FLEXIBLE_NUMBER = re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)")
+_BOX_TOKEN = re.compile(r"\\(?:boxed|fbox)\s*\{|\\(?:boxed|fbox)\s+(\w)|\\.|[{}]", re.DOTALL)
+
+
+class AnswerForm(Protocol):
+    """How a task wants its answer stated."""
+
+    @property
+    def instruction(self) -> str:
+        """One sentence for a system prompt that says how to state the answer."""
+
+    def show(self, answer: str) -> str:
+        """Writes an answer in the asked-for form."""
+
+    def strict(self, text: str) -> str | None:
+        """Finds the first answer in the asked-for form."""
+
+    def lenient(self, text: str) -> str | None:
+        """Finds what is probably meant as the answer, whatever its form."""
+
+    def is_right(self, answer: str, given: str) -> bool:
+        """Tells whether a given answer equals the right one."""
+
+
+@dataclass(frozen=True)
+class NumberAnswer:
+    """Answers that are one number, on a line that says `The answer is: N`."""
+
+    instruction: str = 'End with a line that says "The answer is: " and the number.'
+
+    def show(self, answer: str) -> str:
+        return f"The answer is: {answer}"
+
+    def strict(self, text: str) -> str | None:
+        match = _STRICT_NUMBER.search(text)
+        return match[1] if match else None
+
+    def lenient(self, text: str) -> str | None:
+        """Finds the last number, as the flexible-extract filter of lm-eval-harness does."""
+        numbers = [match[0] for match in _FLEXIBLE_NUMBER.finditer(text)]
+        return numbers[-1] if numbers else None
+
+    def is_right(self, answer: str, given: str) -> bool:
+        right = parse_number(answer)
+        return right is not None and right == parse_number(given)
+
+
+@dataclass(frozen=True)
+class BoxedAnswer:
+    r"""Answers in LaTeX, within `\boxed{...}`."""
+
+    instruction: str = r"Put the final answer within \boxed{}."
+
+    def show(self, answer: str) -> str:
+        return rf"The answer is $\boxed{{{answer}}}$."
+
+    def strict(self, text: str) -> str | None:
+        boxes = find_boxes(text, first_only=True)
+        return boxes[0] if boxes else None
+
+    def lenient(self, text: str) -> str | None:
+        """Finds the boxed answer, or else the last formula, or else the last number."""
+        return self.strict(text) or last_formula(text) or NumberAnswer().lenient(text)
+
+    def is_right(self, answer: str, given: str) -> bool:
+        return is_same_latex(without_boxes(answer), without_boxes(given))
+
+
+@dataclass(frozen=True)
+class Grade:
+    """What a final text is worth; becomes the `info` of an episode's last step."""
+
+    correct: bool
+    lenient: bool
+    parsed: bool
+    answer: str | None
+    lenient_answer: str | None
+
+
+def grade(form: AnswerForm, answer: str, text: str) -> Grade:
+    """Grades a text against the right answer, strictly and leniently."""
+    strict, lenient = form.strict(text), form.lenient(text)
+    return Grade(
+        correct=strict is not None and form.is_right(answer, strict),
+        lenient=lenient is not None and form.is_right(answer, lenient),
+        parsed=strict is not None,
+        answer=strict,
+        lenient_answer=lenient,
+    )
+
+
+@dataclass(frozen=True)
+class FinalAnswer:
+    """The reward 1 for a right answer in the asked-for form, and 0 for all else."""
+
+    form: AnswerForm
+
+    def __call__(self, problem: Problem, text: str) -> float:
+        return float(grade(self.form, problem.answer, text).correct)
+
+
+def parse_number(text: str) -> Fraction | None:
+    """Reads a number exactly, with or without `$`, thousands commas, `%` and a final full stop."""
+    if len(text) > 2 * MAX_DIGITS:
+        return None
+    bare = text.strip().rstrip("%").strip().replace("$", "").replace(",", "").removesuffix(".")
+    return Fraction(bare) if bare.isascii() and _NUMBER.fullmatch(bare) else None
+
+
+def find_boxes(text: str, first_only: bool = False) -> list[str]:
+    r"""Gives the contents of every complete `\boxed{...}`, in the order in which they close, in one pass."""
+    boxes: list[str] = []
+    open_braces: list[int | None] = []  # where the content of a box began, None for any other brace
+    for match in _BOX_TOKEN.finditer(text):
+        token = match[0]
+        if match[1] is not None:
+            boxes.append(match[1])
+        elif token == "{":
+            open_braces.append(None)
+        elif token.endswith("{") and token != r"\{":
+            open_braces.append(match.end())
+        elif token == "}" and open_braces:
+            start = open_braces.pop()
+            if start is not None:
+                boxes.append(text[start : match.start()].strip())
+        if first_only and boxes:
+            break
+    return boxes

@@ -1,0 +1,78 @@
+"""Whether two LaTeX answers are the same: our own normaliser, then equality of text, then of exact value."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+MAX_CHARACTERS = 500
+
+_FORMULA = re.compile(r"\$([^$]{1,200})\$")
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*(?=\{)")
+_LINE_BREAK_OR_SPACE = re.compile(r"(\\\\)|\\[ ,;:!]|\\q?quad(?![a-zA-Z])|~|\s+")
+_SIZE = re.compile(r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle)(?![a-zA-Z])")
+_UNIT = re.compile(r"(?<=[\d})])\\(?:text|mbox|mathrm|textnormal|textrm)\{(?:[^{}]{2,}|m)\}(?:\^\{?[23]\}?)?\.?$")
+_TEXT = re.compile(r"\\(?:text|mbox|mathrm|textnormal|textrm|textbf|textit|mathbf|operatorname)\{([^{}]*)\}")
+_PLAIN_UNIT = re.compile(
+    r"(?<=\d)(?:degree|cent|dollar|inche|unit|cm|mm|km|meter|mile|hour|minute|second|day|week|year|point|percent)s?$"
+)
+_DEGREES = re.compile(r"\^\{?\\circ\}?|\\degree")
+_FRACTION_COMMAND = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
+_BARE_FRACTION = re.compile(r"\\frac(?:\{([^{}]+)\}|([0-9a-zA-Z]))(?:\{([^{}]+)\}|([0-9a-zA-Z]))")
+_SLASH_FRACTION = re.compile(r"(?<![\d.])(\d+)/(\d+)(?![\d.])")
+_BARE_ROOT = re.compile(r"\\sqrt([0-9a-zA-Z])")
+_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:,\\!|\{,\}|,)\d{3})+(?![\d,])")
+_POINT_WITHOUT_ZERO = re.compile(r"(?<!\d)\.(?=\d)")
+_NAME_EQUALS = re.compile(r"^[a-zA-Z](?:_\{?\w+\}?)?(?:\([a-z]\))?(?:=|\\in(?![a-zA-Z]))(?=.)")
+_DECIMAL = re.compile(r"-?\d{1,60}(?:\.\d{1,60})?")
+_FRACTION = re.compile(r"(-?)\\frac\{(-?\d{1,60}(?:\.\d{1,60})?)\}\{(-?\d{1,60}(?:\.\d{1,60})?)\}")
+
+
+def is_same_latex(answer: str, given: str) -> bool:
+    """Tells whether two answers are the same after normalisation, as text or as an exact number."""
+    if max(len(answer), len(given)) > MAX_CHARACTERS:
+        return answer.strip() == given.strip()
+    left, right = normalise_latex(answer), normalise_latex(given)
+    if left == right:
+        return bool(left)
+    left_value = _value(left)
+    return left_value is not None and left_value == _value(right)
+
+
+def normalise_latex(text: str) -> str:
+    """Rewrites an answer so that spellings of the same thing become equal."""
+    text = text.strip().strip("$").replace("\\$", "").replace("\\%", "").replace("%", "").rstrip(". ")
+    text = _THOUSANDS.sub(lambda match: re.sub(r"\D", "", match[0]), text)
+    text = _SIZE.sub("", text)
+    text = _LINE_BREAK_OR_SPACE.sub(lambda match: match[1] or "", text)
+    text = _DEGREES.sub("", text)
+    text = _TEXT.sub(lambda match: match[1].lower(), _UNIT.sub("", text))
+    text = _PLAIN_UNIT.sub("", text)
+    text = _FRACTION_COMMAND.sub(r"\\frac", text)
+    text = _BARE_ROOT.sub(r"\\sqrt{\1}", text)
+    text = _BARE_FRACTION.sub(lambda match: f"\\frac{{{match[1] or match[2]}}}{{{match[3] or match[4]}}}", text)
+    text = _SLASH_FRACTION.sub(r"\\frac{\1}{\2}", text)
+    text = _POINT_WITHOUT_ZERO.sub("0.", text)
+    return _NAME_EQUALS.sub("", text)
+
+
+def last_formula(text: str) -> str | None:
+    """Finds the last `$...$` of a text."""
+    formulas = _FORMULA.findall(text)
+    return formulas[-1].strip() if formulas else None
+
+
+def without_boxes(text: str) -> str:
+    r"""Takes the command `\boxed` away and leaves what it holds, in its braces."""
+    return _BOX.sub("", text)
+
+
+def _value(text: str) -> Fraction | None:
+    """Reads a normalised answer that is a plain number or a fraction of plain numbers."""
+    if _DECIMAL.fullmatch(text):
+        return Fraction(text)
+    match = _FRACTION.fullmatch(text)
+    if match is None or Fraction(match[3]) == 0:
+        return None
+    value = Fraction(match[2]) / Fraction(match[3])
+    return -value if match[1] else value
