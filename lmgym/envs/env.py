@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import gymnasium
 from gymnasium.error import ResetNeeded
 
 from lmgym.errors import UserError
-from lmgym.types import END_OF_TURN, Message, Problem, State
+from lmgym.types import END_OF_TURN, Problem, State
 
 EnvType = TypeVar("EnvType", bound="Env")
 
@@ -102,13 +102,9 @@ class Env(gymnasium.Env[State, str]):
         before = self.state
         if not isinstance(action, str):
             raise UserError(f"An action is a text, but step() was given {type(action).__name__}.")
-        text = action.replace(END_OF_TURN, "")
-        messages = add_assistant_text(before.messages, text)
-        state = replace(before, messages=messages, reply="", turn=before.turn + 1)
-        response = self.respond(state, text, ended=END_OF_TURN in action)
-        if response.reply:
-            reply: Message = {"role": "user", "content": response.reply}
-            state = replace(state, messages=(*messages, reply), reply=response.reply)
+        said = before.after(action)
+        response = self.respond(said, action.replace(END_OF_TURN, ""), ended=END_OF_TURN in action)
+        state = before.after(action, response.reply)
         self._state = None if response.terminated or response.truncated else state
         return state, float(response.reward), response.terminated, response.truncated, response.info
 
@@ -135,11 +131,3 @@ class Env(gymnasium.Env[State, str]):
 def first_state(problem: Problem, opening: str | None = None) -> State:
     """Makes the state in which only the problem has been said."""
     return State(problem, ({"role": "user", "content": problem.prompt if opening is None else opening},))
-
-
-def add_assistant_text(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
-    """Begins an assistant's message, or goes on with the one that stands open, on a new line."""
-    text = text.removesuffix("\n")
-    if messages[-1]["role"] != "assistant":
-        return (*messages, {"role": "assistant", "content": text})
-    return (*messages[:-1], {"role": "assistant", "content": f"{messages[-1]['content']}\n{text}"})

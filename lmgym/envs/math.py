@@ -26,7 +26,7 @@ class MATH(MathEnv):
         levels: Sequence[int] = (),
         path: str | Path | None = None,
         stepwise: bool = True,
-        max_steps: int = 200,
+        max_steps: int = 256,
         reward: Reward | None = None,
         step_reward: StepReward | None = None,
     ) -> None:
@@ -44,13 +44,20 @@ def _load(split: str, path: str | None) -> tuple[Problem, ...]:
     problems: list[Problem] = []
     for where, row in read_rows(file):
         try:
-            problem, form = problem_from_row(row, f"math/{split}/{len(problems)}")
+            problem, form = problem_from_row(_mended(row), f"math/{split}/{len(problems)}")
         except UserError as error:
             raise UserError(f"{file}, {where}: {error}") from None
         if not isinstance(form, BoxedAnswer):
             raise UserError(rf"{file}, {where}: the solution has no \boxed{{}} answer.")
         problems.append(replace(problem, info=_subject_and_level(row)))
     return tuple(problems)
+
+
+def _mended(row: Any) -> Any:
+    """Fills the empty box of the two training rows that have one; the answer of both is 0."""
+    if isinstance(row, dict) and isinstance(row.get("solution"), str):
+        return {**row, "solution": row["solution"].replace("\\boxed{}", "\\boxed{0}")}
+    return row
 
 
 def _subject_and_level(row: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from lmgym.envs.story import Story, UnfitError
+from lmgym.envs.story import Story
 
 _THINGS = "stickers marbles shells cards buttons stamps beads pencils crayons coins badges acorns balloons ribbons"
 THINGS = tuple(_THINGS.split())
@@ -148,8 +148,6 @@ def sales(story: Story, operations: int) -> None:
     things = {"A baker": "cakes", "A farmer": "melons", "A shop": "lamps", "A florist": "roses"}.get(who, "hats")
     seller, total_of_all = f"the {who[2:]}", operations % 2 == 0
     relations = operations // 2 if total_of_all else operations
-    if relations + 1 > len(DAYS):
-        raise UnfitError
     values = [story.amount()]
     story.say(f"{who} sells {values[0]} {things} on {DAYS[0]}.")
     for last, day in pairwise(DAYS[: relations + 1]):
@@ -160,8 +158,10 @@ def sales(story: Story, operations: int) -> None:
         return
     total = values[0]
     for day, value in zip(DAYS[1:], values[1:], strict=False):
-        total = story.work(f"From {DAYS[0]} to {day}, {seller} sells # {things}.", total, "+", value)
-    story.ask(f"How many {things} does {seller} sell from {DAYS[0]} to {DAYS[relations]} in total?")
+        days = f"On {DAYS[0]} and {day}" if day == DAYS[1] else f"From {DAYS[0]} to {day}"
+        total = story.work(f"{days}, {seller} sells # {things}.", total, "+", value)
+    days = f"on {DAYS[0]} and {DAYS[1]} together" if relations == 1 else f"from {DAYS[0]} to {DAYS[relations]} in total"
+    story.ask(f"How many {things} does {seller} sell {days}?")
 
 
 def shopping(story: Story, operations: int) -> None:

@@ -17,7 +17,7 @@ ASIDES = (
     "It is # degrees outside.",
     "Today is May #.",
     "The clock on the wall is # minutes slow.",
-    "The radio plays # songs in that time.",
+    "The radio has played # songs today.",
 )
 _SMALL_NUMBER = re.compile(r"(?<![$\d,.])\b(?:[2-9]|1[0-2])\b(?![\d,%]|\.\d)")
 
@@ -141,8 +141,8 @@ class Story:
         """Gives the whole problem, with the wording of its difficulty."""
         sentences = [*self.sentences, self.question]
         if self.difficulty >= ASIDE_FROM:
-            aside = self.choose(ASIDES).replace("#", str(self.between(13, 28)))
-            sentences.insert(self.between(1, len(sentences) - 1), aside)
+            # It comes first, so that no "them" of the story can refer to it.
+            sentences.insert(0, self.choose(ASIDES).replace("#", str(self.between(13, 28))))
         text = " ".join(sentences)
         return _SMALL_NUMBER.sub(self._maybe_in_words, text) if self.difficulty >= WORDS_FROM else text
 

@@ -11,7 +11,10 @@ MAX_BITS = 512
 EXACT_PLACES = 6
 ROUNDED_PLACES = 2
 
-_TOKEN = re.compile(r"(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)|(?P<operator>\*\*|//|[-+*/%()])")
+_TOKEN = re.compile(
+    r"(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)|(?P<operator>\*\*|//|[-+*/%()])",
+    re.ASCII,
+)
 _SPELLINGS = str.maketrans({"×": "*", "x": "*", "X": "*", "÷": "/", "−": "-", "–": "-", "^": "**", "$": " "})
 
 

@@ -127,7 +127,7 @@ def parse_number(text: str) -> Fraction | None:
 
 
 def find_boxes(text: str, first_only: bool = False) -> list[str]:
-    r"""Gives the contents of every complete `\boxed{...}`, in the order in which they close, in one pass."""
+    r"""Gives what every complete `\boxed{...}` holds, empty ones left out, in the order in which they close."""
     boxes: list[str] = []
     open_braces: list[int | None] = []  # where the content of a box began, None for any other brace
     for match in _BOX_TOKEN.finditer(text):
@@ -140,8 +140,9 @@ def find_boxes(text: str, first_only: bool = False) -> list[str]:
             open_braces.append(match.end())
         elif token == "}" and open_braces:
             start = open_braces.pop()
-            if start is not None:
-                boxes.append(text[start : match.start()].strip())
+            content = "" if start is None else text[start : match.start()].strip()
+            if content:
+                boxes.append(content)
         if first_only and boxes:
             break
     return boxes

@@ -1,0 +1,50 @@
+"""Many episodes at once: each advances when its own action is ready, and none begins again by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from lmgym.envs.env import Env
+from lmgym.types import Action, State, Step
+
+
+class VectorEnv:
+    """Clones of one environment, one per live episode; it also carries the ids that environments never see."""
+
+    def __init__(self, env: Env) -> None:
+        # `gymnasium.make` wraps; what it wraps is one of ours.
+        self.env: Env = env.unwrapped  # type: ignore[assignment]
+        self._live: dict[int, tuple[Env, State]] = {}
+
+    def reset(self, indices: Sequence[int], group_size: int = 1, seed: int = 0) -> list[State]:
+        """Begins `group_size` episodes on each problem; episodes of one problem form a group."""
+        self._live = {}
+        for group, index in enumerate(indices):
+            for _ in range(group_size):
+                episode = len(self._live)
+                env = self.env.clone()
+                episode_seed = int(np.random.SeedSequence([seed, episode]).generate_state(1)[0])
+                state, _info = env.reset(seed=episode_seed, options={"index": index})
+                self._live[episode] = (env, replace(state, episode=episode, group=group, seed=episode_seed))
+        return [state for _, state in self._live.values()]
+
+    def step(self, actions: Sequence[Action]) -> list[Step]:
+        """Plays each action in its own episode."""
+        return [self._step(action) for action in actions]
+
+    def _step(self, action: Action) -> Step:
+        env, state = self._live.pop(action.episode)
+        reached, reward, terminated, truncated, info = env.step(action.text)
+        next_state = replace(
+            reached,
+            tokens=action.prompt_ids + action.token_ids,
+            episode=state.episode,
+            group=state.group,
+            seed=state.seed,
+        )
+        if not (terminated or truncated):
+            self._live[action.episode] = (env, next_state)
+        return Step(state, action, reward, terminated, truncated, info, next_state)

@@ -1,0 +1,123 @@
+"""A user's own file: every form of row that is understood, and every fault that is named."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lmgym
+from lmgym import UserError
+from lmgym.envs import load_dataset_file
+from lmgym.rewards.final_answer import BoxedAnswer, NumberAnswer
+
+GSM8K_ROW = {"question": "What is 2 + 3?", "answer": "2+3 = <<2+3=5>>5\n#### 5"}
+FORMS = [
+    GSM8K_ROW,
+    {"problem": "What is 2 + 3?", "solution": "2+3 = 5\n#### 5"},
+    {"id": 17, "problem": "What is 2 + 3?", "solution": "2+3 = 5\nThe answer is: 5"},
+    {"problem": "What is 2 + 3?", "solution": r"Not \boxed{4}, but $\boxed{5}$."},
+    {"question": "What is 2 + 3?", "answer": 5},
+    {"question": "What is 2 + 3?", "answer": "$5.00"},
+    {"problem": "What is 2 + 3?", "solution": r"So \boxed{5}.", "answer": "5"},
+]
+
+
+def write(tmp_path, rows, name="mine.jsonl"):
+    path = tmp_path / name
+    text = json.dumps(rows) if name.endswith(".json") else "\n".join(json.dumps(row) for row in rows)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", ["mine.jsonl", "mine.json"])
+@pytest.mark.parametrize("row", FORMS)
+def test_every_form_of_row_makes_a_problem_that_checks_itself(tmp_path, row, name):
+    env = lmgym.make(str(write(tmp_path, [row, row], name)))
+    state, _ = env.reset(options={"index": 1})
+    assert state.messages[0]["content"] == "What is 2 + 3?"
+    for line in state.problem.solution.split("\n"):
+        _, reward, terminated, _, _ = env.step(line)
+    assert (reward, terminated) == (1.0, True)
+    if "id" in row:
+        assert state.problem.id == "17"
+
+
+def test_the_answer_form_is_what_the_rows_hold(tmp_path):
+    assert isinstance(load_dataset_file(write(tmp_path, FORMS[:3])).answer_form, NumberAnswer)
+    assert isinstance(load_dataset_file(write(tmp_path, FORMS[3:4])).answer_form, BoxedAnswer)
+
+
+@pytest.mark.parametrize(
+    ("bad", "fault"),
+    [
+        ("{", "not valid JSON"),
+        ('{"question": "x", "answer": "#### 5"', "not valid JSON"),
+        ("[1", "not valid JSON"),
+        ("17", "a row is a JSON object"),
+        ('{"answer": "#### 5"}', 'no "question" or "problem"'),
+        ('{"question": "What?"}', 'no "solution" or "answer"'),
+        ('{"question": "", "answer": "#### 5"}', '"question" is not a text'),
+        ('{"question": 5, "answer": "#### 5"}', '"question" is not a text'),
+        ('{"question": "What?", "answer": null}', '"answer" is not a text'),
+        ('{"question": "What?", "answer": "no idea"}', "states no answer"),
+        ('{"question": "What?", "answer": "#### five"}', 'the answer "five" is not a number'),
+        (r'{"problem": "What?", "solution": "\\boxed{5}"}', "another form"),
+        ("[" * 100_000, "JSON"),
+    ],
+)
+def test_a_bad_row_is_named_by_file_line_and_fault(tmp_path, bad, fault):
+    path = tmp_path / "mine.jsonl"
+    path.write_text(f"{json.dumps(GSM8K_ROW)}\n\n{bad}\n{json.dumps(GSM8K_ROW)}\n")
+    with pytest.raises(UserError) as caught:
+        lmgym.make(str(path))
+    assert str(caught.value).startswith(f"{path}, line 3: ")
+    assert fault in str(caught.value)
+
+
+def test_a_bad_row_of_a_json_list_is_named_by_its_number(tmp_path):
+    with pytest.raises(UserError, match="row 2: "):
+        lmgym.make(str(write(tmp_path, [GSM8K_ROW, {}], "mine.json")))
+
+
+def test_files_that_are_not_datasets_are_one_sentence(tmp_path):
+    empty, binary = tmp_path / "empty.jsonl", tmp_path / "binary.jsonl"
+    empty.write_text("\n\n")
+    binary.write_bytes(b"\xff\xfe\x00")
+    for path, fault in [(empty, "no problems"), (binary, "UTF-8"), (tmp_path, "cannot be read")]:
+        with pytest.raises(UserError, match=fault):
+            lmgym.make(str(path))
+    with pytest.raises(UserError, match="No such file"):
+        lmgym.make("missing.jsonl")
+    with pytest.raises(UserError, match="no problems"):
+        lmgym.make(str(write(tmp_path, [], "list.json")))
+
+
+def test_an_option_of_no_use_is_named(tmp_path):
+    with pytest.raises(UserError, match='did you mean "stepwise"'):
+        lmgym.make(str(write(tmp_path, [GSM8K_ROW])), step_wise=False)
+
+
+@settings(max_examples=150, deadline=None)
+@given(rows=st.integers(1, 4), cut=st.integers(1, 200))
+def test_a_file_cut_short_names_the_line_where_it_stops(tmp_path_factory, rows, cut):
+    path = tmp_path_factory.mktemp("cut") / "mine.jsonl"
+    text = "\n".join([json.dumps(GSM8K_ROW)] * rows)
+    cut = min(cut, len(text) - 1)
+    path.write_text(text[:-cut])
+    lines = text[:-cut].split("\n")
+    last_is_whole = lines[-1] in ("", json.dumps(GSM8K_ROW))
+    if last_is_whole:
+        assert len(load_dataset_file(path).problems) == len([line for line in lines if line])
+    else:
+        with pytest.raises(UserError, match=f"line {len(lines)}: "):
+            load_dataset_file(path)
+
+
+@settings(max_examples=200, deadline=None)
+@given(content=st.binary(max_size=60))
+def test_no_file_gives_any_other_error(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("any") / "mine.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(UserError):
+        load_dataset_file(path)

@@ -1,0 +1,111 @@
+"""The contract of every environment: Gymnasium's, and the bookkeeping of conversations."""
+
+import warnings
+
+import gymnasium
+import pytest
+from gymnasium.error import ResetNeeded
+from gymnasium.utils.env_checker import check_env
+
+import lmgym
+from lmgym import END_OF_TURN, Env, Problem, Response, State, UserError
+from lmgym.envs import MathEnv
+
+GYM_IDS = ("lmgym/GSM8K-v0", "lmgym/MATH-v0", "lmgym/WordProblems-v0", "lmgym/Arithmetic-v0")
+PROBLEM = Problem("p", "What is 2 + 3?", "5", "2+3 = <<2+3=5>>5\nThe answer is: 5")
+
+
+class GuessTheNumber(Env):
+    """A game of several turns."""
+
+    def respond(self, state: State, text: str, ended: bool) -> Response:
+        if text == state.problem.answer:
+            return Response(reward=1.0, reply="Yes!", terminated=True)
+        return Response(reply="No, guess again.", truncated=state.turn == 3)
+
+
+@pytest.mark.parametrize("gym_id", GYM_IDS)
+def test_gymnasium_accepts_every_environment_without_a_warning(gym_id):
+    env = gymnasium.make(gym_id)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(env.unwrapped)
+
+
+def test_gymnasium_accepts_a_game():
+    check_env(GuessTheNumber([PROBLEM]), skip_render_check=True)
+
+
+def test_a_seed_decides_which_problems_are_drawn_and_the_index_chooses_one():
+    env = lmgym.make("gsm8k")
+    first = [env.reset(seed=3)[0]] + [env.reset()[0] for _ in range(5)]
+    again = [env.reset(seed=3)[0]] + [env.reset()[0] for _ in range(5)]
+    assert first == again
+    assert len({state.problem.id for state in first}) > 1
+    assert env.reset(options={"index": 7})[0].problem is env.problems[7]
+
+
+@pytest.mark.parametrize("index", [-1, 1, "0", True, None, 0.0, 10**30])
+def test_an_index_that_is_not_there_is_one_sentence(index):
+    with pytest.raises(UserError, match="There is no problem"):
+        MathEnv([PROBLEM]).reset(options={"index": index})
+
+
+def test_an_unknown_reset_option_is_one_sentence():
+    with pytest.raises(UserError, match='given "indx"'):
+        MathEnv([PROBLEM]).reset(options={"indx": 0})
+
+
+def test_stepping_needs_an_episode():
+    env = MathEnv([PROBLEM])
+    with pytest.raises(ResetNeeded):
+        env.step("5")
+    env.reset()
+    env.step("The answer is: 5")
+    with pytest.raises(ResetNeeded):
+        env.step("5")
+
+
+def test_a_game_keeps_the_whole_conversation():
+    env = GuessTheNumber([PROBLEM])
+    env.reset()
+    state, reward, terminated, truncated, _ = env.step("4" + END_OF_TURN)
+    assert (reward, terminated, truncated, state.turn, state.reply) == (0.0, False, False, 1, "No, guess again.")
+    state, reward, terminated, _, _ = env.step("5")
+    assert (reward, terminated) == (1.0, True)
+    assert [message["role"] for message in state.messages] == ["user", "assistant", "user", "assistant", "user"]
+    assert [message["content"] for message in state.messages][1::2] == ["4", "5"]
+
+
+def test_an_empty_dataset_is_one_sentence():
+    with pytest.raises(UserError, match="empty"):
+        MathEnv([])
+
+
+def test_clones_play_at_the_same_time():
+    env = MathEnv([PROBLEM, Problem("q", "What is 1 + 1?", "2")])
+    twin = env.clone()
+    env.reset(options={"index": 0})
+    twin.reset(options={"index": 1})
+    assert env.step("The answer is: 5")[1] == twin.step("The answer is: 2")[1] == 1.0
+    env.reset(seed=1)
+    assert twin.np_random is not env.np_random
+
+
+def test_names_options_and_splits_that_do_not_exist_are_named():
+    with pytest.raises(UserError, match='did you mean "gsm8k"'):
+        lmgym.make("gsm9k")
+    with pytest.raises(UserError, match='did you mean "word-problems"'):
+        lmgym.make("word_problems")
+    with pytest.raises(UserError, match=r'no option "steps".*max_steps'):
+        lmgym.make("gsm8k", steps=3)
+    with pytest.raises(UserError, match='no split "validation"'):
+        lmgym.make("gsm8k", split="validation")
+    with pytest.raises(UserError, match="max_steps is 0"):
+        lmgym.make("arithmetic", max_steps=0)
+
+
+def test_a_registered_environment_is_made_by_its_name():
+    lmgym.register("guess-for-test", lambda: GuessTheNumber([PROBLEM]), description="A game.")
+    assert isinstance(lmgym.make("guess-for-test"), GuessTheNumber)
+    assert "guess-for-test" in lmgym.names()

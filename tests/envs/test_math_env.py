@@ -1,0 +1,161 @@
+"""Tasks check themselves: gold earns 1 and wrong earns 0, line by line and whole."""
+
+import random
+
+import pytest
+
+import lmgym
+from lmgym import END_OF_TURN, Problem, UserError
+from lmgym.envs import MathEnv
+from lmgym.rewards.final_answer import BoxedAnswer
+
+PROBLEM = Problem("p", "What is 2 + 3?", "5", "2+3 = <<2+3=5>>5\nThe answer is: 5")
+
+
+def play(env, index, solution):
+    """Plays a text through `step` and gives the total reward and the last step."""
+    env.reset(options={"index": index})
+    total = 0.0
+    for action in solution.split("\n") if env.stepwise else [solution]:
+        state, reward, terminated, truncated, info = env.step(action)
+        total += reward
+        if terminated or truncated:
+            break
+    return total, state, terminated, info
+
+
+def wrong_solution(env, problem):
+    if isinstance(env.answer_form, BoxedAnswer):
+        return f"First this.\n{env.answer_form.show(problem.answer + '7')}"
+    wrong = str(int(problem.answer.replace(",", "")) + 1)
+    return f"First this.\n{env.answer_form.show(wrong)}"
+
+
+def check_itself(env, indices):
+    for index in indices:
+        problem = env.problems[index]
+        reward, _, terminated, info = play(env, index, problem.solution)
+        assert (reward, terminated, info["correct"], info["lenient"], info["parsed"]) == (1.0, True, True, True, True)
+        reward, _, terminated, info = play(env, index, wrong_solution(env, problem))
+        assert (reward, terminated, info["correct"], info["parsed"]) == (0.0, True, False, True), problem
+
+
+@pytest.mark.parametrize("stepwise", [True, False])
+@pytest.mark.parametrize(("split", "size"), [("train", 7473), ("test", 1319)])
+def test_gsm8k_checks_itself(split, size, stepwise):
+    env = lmgym.make("gsm8k", split=split, stepwise=stepwise)
+    assert len(env.problems) == size
+    check_itself(env, range(size))
+
+
+@pytest.mark.parametrize("stepwise", [True, False])
+@pytest.mark.parametrize(("split", "size"), [("train", 7500), ("test", 5000)])
+def test_math_checks_itself(split, size, stepwise):
+    env = lmgym.make("math", split=split, stepwise=stepwise)
+    assert len(env.problems) == size
+    check_itself(env, range(size))
+
+
+@pytest.mark.parametrize("stepwise", [True, False])
+@pytest.mark.parametrize("difficulty", [1, 2, 3, 4, 5])
+def test_word_problems_check_themselves(difficulty, stepwise):
+    env = lmgym.make("word-problems", max_operations=8, difficulty=difficulty, stepwise=stepwise)
+    check_itself(env, range(300))
+
+
+@pytest.mark.parametrize("stepwise", [True, False])
+def test_arithmetic_checks_itself(stepwise):
+    check_itself(lmgym.make("arithmetic", operators="+-*/", digits=3, stepwise=stepwise), range(1000))
+
+
+def test_gsm8k_shows_the_answer_in_the_asked_for_form():
+    problem = lmgym.make("gsm8k").problems[0]
+    assert problem.answer == "72"
+    assert problem.solution.split("\n")[-2:] == [
+        "Natalia sold 48+24 = <<48+24=72>>72 clips altogether in April and May.",
+        "The answer is: 72",
+    ]
+
+
+def test_the_training_and_test_problems_of_real_datasets_are_disjoint():
+    train, test = (lmgym.make("gsm8k", split=split).problems for split in ("train", "test"))
+    assert not {problem.prompt for problem in train} & {problem.prompt for problem in test}
+
+
+def test_math_is_filtered_by_subject_and_level():
+    env = lmgym.make("math", subjects=["counting_and_probability", "Geometry"], levels=[1, 2])
+    assert {problem.info["subject"] for problem in env.problems} == {"Counting & Probability", "Geometry"}
+    assert {problem.info["level"] for problem in env.problems} == {1, 2}
+    with pytest.raises(UserError, match="Prealgebra"):
+        lmgym.make("math", subjects=["alchemy"])
+    with pytest.raises(UserError, match="levels are the numbers 1 to 5"):
+        lmgym.make("math", levels=[6])
+
+
+@pytest.mark.parametrize("newline", ["", "\n"])
+def test_lines_come_with_or_without_their_newline(newline):
+    env = MathEnv([PROBLEM])
+    env.reset()
+    state, reward, terminated, truncated, info = env.step(PROBLEM.solution.split("\n")[0] + newline)
+    assert (reward, terminated, truncated, info, state.reply, state.turn) == (0.0, False, False, {}, "", 1)
+    state, reward, terminated, _, _ = env.step("The answer is: 5" + newline)
+    assert (reward, terminated) == (1.0, True)
+    assert state.messages[-1] == {"role": "assistant", "content": PROBLEM.solution}
+    assert len(state.messages) == 2
+
+
+@pytest.mark.parametrize("stepwise", [True, False])
+def test_the_end_of_a_turn_ends_the_episode_and_is_never_said(stepwise):
+    env = MathEnv([PROBLEM], stepwise=stepwise)
+    env.reset()
+    state, reward, terminated, truncated, info = env.step(f"I give up, 5.{END_OF_TURN}\n")
+    assert (reward, terminated, truncated) == (0.0, True, False)
+    assert info == {"correct": False, "lenient": True, "parsed": False, "answer": None, "lenient_answer": "5."}
+    assert END_OF_TURN not in str(state.messages)
+
+
+def test_running_out_of_steps_truncates_with_nothing():
+    env = MathEnv([PROBLEM], max_steps=3)
+    env.reset()
+    results = [env.step("Let me think.") for _ in range(3)]
+    assert [(reward, terminated, truncated) for _, reward, terminated, truncated, _ in results] == [
+        (0.0, False, False),
+        (0.0, False, False),
+        (0.0, False, True),
+    ]
+    assert results[-1][4]["parsed"] is False
+
+
+def test_an_answer_on_the_last_step_counts():
+    env = MathEnv([PROBLEM], max_steps=1)
+    env.reset()
+    assert env.step("The answer is: 5")[1:4] == (1.0, True, False)
+
+
+def test_both_ways_of_acting_agree_on_any_text():
+    generator = random.Random(0)
+    lines = ["The answer is: 5", "The answer is: 6", "Hm.", "", "5", r"\boxed{5", "}", r"\boxed{6}"]
+    for form in (None, BoxedAnswer()):
+        stepwise, whole = (MathEnv([PROBLEM], form, stepwise=way, max_steps=50) for way in (True, False))
+        for _ in range(300):
+            text = "\n".join(generator.choices(lines, k=generator.randint(1, 8)))
+            assert play(stepwise, 0, text + "\n" + END_OF_TURN)[0] == play(whole, 0, text)[0], text
+
+
+def test_step_rewards_are_added_at_every_step():
+    seen = []
+
+    def one_tenth(state, text, next_state):
+        seen.append((len(state.messages), text, next_state.messages[-1]["content"]))
+        return 0.1
+
+    env = MathEnv([PROBLEM], step_reward=one_tenth)
+    reward, *_ = play(env, 0, PROBLEM.solution)
+    assert reward == pytest.approx(1.2)
+    first, last = PROBLEM.solution.split("\n")
+    assert seen == [(1, first, first), (2, last, PROBLEM.solution)]
+
+
+def test_another_reward_replaces_the_final_answer():
+    env = MathEnv([PROBLEM], reward=lambda problem, text: float(len(text)), stepwise=False)
+    assert play(env, 0, "abc")[0] == 3.0

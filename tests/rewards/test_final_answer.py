@@ -1,0 +1,188 @@
+"""Final answers: found strictly and leniently, compared exactly, and quick on hostile text."""
+
+import json
+import threading
+import time
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmgym.assets import dataset_file
+from lmgym.rewards.final_answer import BoxedAnswer, NumberAnswer, find_boxes, grade, parse_number
+from lmgym.rewards.latex import is_same_latex
+from lmgym.rewards.math_verify import is_equivalent_by_math_verify
+
+NUMBER, BOXED = NumberAnswer(), BoxedAnswer()
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("The answer is: 18", "18"),
+        ("The answer is: 18.", "18"),
+        ("So the answer is: $1,234.50.", "$1,234.50"),
+        ("The answer is: -$5", "-$5"),
+        ("The answer is: 50%", "50"),
+        ("The answer is:7\r\nMore", "7"),
+        ("The answer is: 1\nThe answer is: 2", "1"),
+        ("The answer is: what?\nThe answer is: 2", "2"),
+        ("The answer is: 18 or 19", None),
+        ("The answer is: 18 clips", None),
+        ("The answer is 18", None),
+        ("#### 18", None),
+        ("The answer is:\n18", None),
+        ("The answer is: " + "9" * 1000, None),
+    ],
+)
+def test_strict_is_the_asked_for_form_only(text, answer):
+    assert NUMBER.strict(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [("a 3-5 b", "-5"), ("cost $18.00.", "$18.00."), ("1, 2 and 3", "3"), ("1,234 clips", "1,234"), ("none", None)],
+)
+def test_lenient_is_flexible_extract(text, answer):
+    assert NUMBER.lenient(text) == answer
+
+
+@given(st.integers(-(10**9), 10**9), st.integers(0, 3))
+def test_a_number_is_right_in_every_spelling_and_another_is_not(number, zeros):
+    point = "." + "0" * zeros if zeros else ""
+    for spelling in (f"{number}{point}", f"${number}", f"{number:,}{point}", f" {number}. ", f"{number}.0"):
+        assert NUMBER.is_right(str(number), spelling), spelling
+        assert not NUMBER.is_right(str(number + 1), spelling)
+    assert not NUMBER.is_right(str(number), f"{number}.01")
+
+
+@given(st.decimals(-1000, 1000, places=3))
+def test_numbers_are_read_exactly(number):
+    assert parse_number(str(number)) == Fraction(number)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_graded(text):
+    for form in (NUMBER, BOXED):
+        result = grade(form, "5", text)
+        assert result.parsed or not result.correct
+
+
+@pytest.mark.parametrize(
+    ("text", "boxes"),
+    [
+        (r"\boxed{5}", ["5"]),
+        (r"\boxed{\frac{1}{2}} and \boxed{3}", [r"\frac{1}{2}", "3"]),
+        (r"\boxed{\{1,2\}}", [r"\{1,2\}"]),
+        (r"{ \boxed{7}", ["7"]),
+        (r"} \boxed{7}", ["7"]),
+        (r"\boxed 9$", ["9"]),
+        (r"\boxed{}", []),
+        (r"\boxed{5", []),
+        (r"\fbox{A}", ["A"]),
+    ],
+)
+def test_boxes_are_found(text, boxes):
+    assert find_boxes(text) == boxes
+
+
+def test_lenient_of_boxed_falls_back_to_the_last_formula_and_number():
+    assert BOXED.lenient(r"$x=2$, so \boxed{3}.") == "3"
+    assert BOXED.lenient(r"It is $x=2$.") == "x=2"
+    assert BOXED.lenient("It is 17 in all") == "17"
+    assert BOXED.lenient("Who knows") is None
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (r"\frac{1}{2}", r"\dfrac12"),
+        (r"\frac{1}{2}", "1/2"),
+        (r"\frac{1}{2}", "0.5"),
+        ("0.5", ".5"),
+        (r"-\frac{3}{4}", "-0.75"),
+        ("10", r"10\text{ inches}"),
+        ("10", r"10\mbox{ cm}^2"),
+        ("90", r"90^\circ"),
+        ("18", r"\$18.00"),
+        ("50", r"50\%"),
+        ("1234", "1,234"),
+        ("1234", r"1,\!234"),
+        ("x=5", "5"),
+        (r"\left(1, 2\right)", "(1,2)"),
+        (r"\text{Even}", "even"),
+        (r"\sqrt2", r"\sqrt{2}"),
+        ("5.", "5"),
+        (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}"),
+    ],
+)
+def test_spellings_of_the_same_latex_are_equal(left, right):
+    assert is_same_latex(left, right)
+    assert is_same_latex(right, left)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [("5", "6"), ("5", ""), (r"\frac{1}{2}", r"\frac{2}{1}"), ("(1,2)", "(2,1)"), ("1,2", "12"), ("x", "y"),
+     ("2", "2x"), (r"2 \text{ or } 3", "23"), ("3", "3^2"), (r"\sqrt{2}", "2"), ("-5", "5"), ("1,234,5", "12345"), ("", "")],
+)  # fmt: skip
+def test_different_latex_is_different(left, right):
+    assert not is_same_latex(left, right)
+
+
+def test_hostile_text_is_graded_quickly():
+    for form in (NUMBER, BOXED):
+        for piece in (
+            "9",
+            "\\boxed{",
+            "{",
+            "}",
+            "$",
+            "The answer is: ",
+            "The answer is: 1",
+            "-",
+            ".",
+            "\\",
+            " ",
+            "\\frac",
+        ):
+            started = time.perf_counter()
+            grade(form, "5", piece * 20_000)
+            grade(form, "5", rf"\boxed{{{piece * 400}}}")
+            assert time.perf_counter() - started < 0.5, piece
+
+
+def test_answers_of_other_math_problems_are_wrong():
+    rows = [json.loads(line) for line in dataset_file("math", "test").read_text(encoding="utf-8").splitlines()]
+    answers = sorted({find_boxes(row["solution"])[-1] for row in rows if row["level"] == "Level 1"})
+    same = sum(BOXED.is_right(left, right) for left, right in pairwise(answers))
+    assert same / len(answers) < 0.1
+
+
+def test_math_verify_knows_algebra_and_refuses_what_would_never_end():
+    pytest.importorskip("math_verify")
+    assert is_equivalent_by_math_verify("(x+1)^2", "x^2+2x+1")
+    assert not is_equivalent_by_math_verify("5", "6")
+    started = time.perf_counter()
+    for hostile in (
+        "9^{9^{9^9}}",
+        "9^9^9",
+        "99999999!",
+        "(" * 300 + "1" + ")" * 300,
+        r"\frac{1}{" * 12,
+        "9" * 500,
+        "2^{99999}",
+    ):
+        assert not is_equivalent_by_math_verify("5", hostile)
+    assert time.perf_counter() - started < 0.5
+
+
+def test_math_verify_works_off_the_main_thread():
+    pytest.importorskip("math_verify")
+    results = []
+    thread = threading.Thread(target=lambda: results.append(is_equivalent_by_math_verify("1/2", "0.5")))
+    thread.start()
+    thread.join()
+    assert results == [True]
