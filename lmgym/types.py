@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict, TypeVar
 
 T = TypeVar("T")
@@ -45,6 +45,17 @@ class State:
     episode: int = 0
     group: int = 0
     seed: int = 0
+
+    def after(self, text: str, reply: str = "") -> State:
+        """The state once the policy has said `text`, on a new line of an open message, and been told `reply`."""
+        text = text.replace(END_OF_TURN, "").removesuffix("\n")
+        messages = self.messages
+        if messages[-1]["role"] == "assistant":
+            text, messages = f"{messages[-1]['content']}\n{text}", messages[:-1]
+        messages = (*messages, {"role": "assistant", "content": text})
+        if reply:
+            messages = (*messages, {"role": "user", "content": reply})
+        return replace(self, messages=messages, reply=reply, turn=self.turn + 1)
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from lmgym.engines.engine import Completion, Request
 from lmgym.engines.key_value_store import KeyValueStore, StoreReader
-from lmgym.engines.sampling import choose_tokens, uniform_stream
+from lmgym.engines.row import Row, choose
 from lmgym.learning.attention import TrunkRecorder
 from lmgym.learning.language_model import LanguageModel
 
@@ -21,38 +19,6 @@ PREFILL_TOKENS = 4096
 
 SHORTEST_TRUNK = 16
 """A shorter common beginning is not worth a pass of its own."""
-
-
-@dataclass
-class _Row:
-    """A request on its way: what it wrote, and what is still to be forced into it."""
-
-    request: Request
-    completion: Completion
-    uniforms: np.random.Generator
-    forced: deque[int] = field(default_factory=deque)
-    done: bool = False
-
-    def accept(self, token: int, logprob: float, stop_ids: frozenset[int]) -> None:
-        """Writes the next token, a forced one if any waits, else the sampled one, and asks the watcher."""
-        written = self.completion
-        if self.forced:
-            written.token_ids.append(self.forced.popleft())
-            written.logprobs.append(0.0)
-            written.mask.append(0)
-        else:
-            written.token_ids.append(token)
-            written.logprobs.append(logprob)
-            written.mask.append(1)
-            if token in stop_ids:
-                written.finish_reason, self.done = "stop", True
-                return
-            verdict = self.request.watch(written.token_ids)
-            if verdict.stop:
-                written.finish_reason, self.done = "stop", True
-                return
-            self.forced.extend(verdict.force)
-        self.done = len(written.token_ids) >= self.request.max_tokens
 
 
 class TorchEngine:
@@ -80,20 +46,17 @@ class TorchEngine:
         """Continues every request; rows leave as they finish and waiting ones take their place."""
         self._follow_policy()
         self._follow_trunk([request.prompt for request in requests])
-        rows = [
-            _Row(request, Completion(policy_version=self._version), uniform_stream(request.seed))
-            for request in requests
-        ]
+        rows = [Row.start(request, self._version) for request in requests]
         waiting = deque(self._known_first(rows))
-        active: list[_Row] = []
+        active: list[Row] = []
         while waiting or active:
             if waiting and len(active) <= self.max_rows // 2:
                 admitted = [waiting.popleft() for _ in range(min(len(waiting), self.max_rows - len(active)))]
                 logits = self._prefill(admitted, first_slot=len(active))
-                self._choose(admitted, logits)
+                choose(admitted, logits, self.model.stop_ids)
                 active += admitted
             else:
-                self._choose(active, self._decode(active))
+                choose(active, self._decode(active), self.model.stop_ids)
             self._retire(active)
         return [row.completion for row in rows]
 
@@ -124,19 +87,19 @@ class TorchEngine:
             self._worker.hidden_states(tokens, torch.arange(tokens.shape[1], device=self.model.device)[None], recorder)
             self._trunk = (recorder.keys, recorder.values)
 
-    def _known_first(self, rows: list[_Row]) -> list[_Row]:
+    def _known_first(self, rows: list[Row]) -> list[Row]:
         """Rows whose beginning a slot still holds go first, before a newcomer takes that slot."""
         held = {tuple(ids) for ids in self._store.ids if ids}
         lengths = sorted({len(ids) for ids in held}, reverse=True)
         skip = len(self._trunk_ids)
 
-        def is_new(row: _Row) -> bool:
+        def is_new(row: Row) -> bool:
             own = row.request.prompt[skip:]
             return not any(own[:length] in held for length in lengths if length < len(own))
 
         return sorted(rows, key=is_new)
 
-    def _prefill(self, rows: list[_Row], first_slot: int) -> Tensor:
+    def _prefill(self, rows: list[Row], first_slot: int) -> Tensor:
         """Puts each row into a slot from `first_slot` on, computes what its slot lacks, and gives its next logits."""
         skip = len(self._trunk_ids)
         owns = [row.request.prompt[skip:] for row in rows]
@@ -205,7 +168,7 @@ class TorchEngine:
         with self._worker.autocast():
             return self._worker.head(hidden)
 
-    def _decode(self, active: list[_Row]) -> Tensor:
+    def _decode(self, active: list[Row]) -> Tensor:
         """One more token for every active row: they sit in the first slots, in order."""
         last = [row.completion.token_ids[-1] for row in active]
         logits = self._forward(torch.tensor(last)[:, None], None, None)
@@ -213,16 +176,7 @@ class TorchEngine:
             self._store.ids[slot].append(token)
         return logits
 
-    def _choose(self, rows: list[_Row], logits: Tensor) -> None:
-        """Samples for every row and lets it accept what was drawn."""
-        device = logits.device
-        temperatures = torch.tensor([row.request.temperature for row in rows], device=device)
-        uniforms = torch.tensor([0.0 if row.forced else row.uniforms.random() for row in rows], dtype=torch.float64)
-        tokens, logprobs = choose_tokens(logits, temperatures, uniforms.to(device))
-        for row, token, logprob in zip(rows, tokens.tolist(), logprobs.tolist(), strict=True):
-            row.accept(token, logprob, self.model.stop_ids)
-
-    def _retire(self, active: list[_Row]) -> None:
+    def _retire(self, active: list[Row]) -> None:
         """Moves finished rows behind the active ones; their slots keep what they hold for the next turn."""
         index = 0
         while index < len(active):

@@ -62,19 +62,17 @@ class TrunkRecorder:
 
 
 class TrunkReader:
-    """Causal attention of right-padded rows over a trunk [1, kv_heads, length, size] and over themselves."""
+    """Attention of packed rows over a trunk [1, kv_heads, length, size] and over what `visible` allows of themselves."""
 
-    def __init__(self, keys: list[Tensor], values: list[Tensor]) -> None:
+    def __init__(self, keys: list[Tensor], values: list[Tensor], visible: Tensor, dtype: torch.dtype) -> None:
         self.keys, self.values = keys, values
+        # Additive and made once, or every layer would convert it again.
+        self.bias = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
+        self.bias = self.bias.masked_fill_(~visible, float("-inf"))[:, None]
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """Lets every row see the whole trunk and its own past; padding on the right is seen by nobody real."""
-        rows, _, tokens, _ = query.shape
-        trunk_keys, trunk_values = self.keys[layer], self.values[layer]
-        key = torch.cat([trunk_keys.expand(rows, -1, -1, -1), key], dim=2)
-        value = torch.cat([trunk_values.expand(rows, -1, -1, -1), value], dim=2)
-        visible = torch.ones(tokens, key.shape[2], dtype=torch.bool, device=query.device)
-        visible = visible.tril(diagonal=trunk_keys.shape[2])
-        return F.scaled_dot_product_attention(
-            query, key, value, attn_mask=visible, scale=scaling, enable_gqa=True
-        )
+        """Lets every row see the trunk before its own tokens."""
+        if self.keys:
+            key = torch.cat([self.keys[layer].expand(len(key), -1, -1, -1), key], dim=2)
+            value = torch.cat([self.values[layer].expand(len(value), -1, -1, -1), value], dim=2)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=self.bias, scale=scaling, enable_gqa=True)

@@ -17,7 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from lmgym.assets import model_folder
 from lmgym.errors import UserError
-from lmgym.learning.attention import IMPLEMENTATION, Reader, can_share
+from lmgym.learning.attention import IMPLEMENTATION, Reader, TrunkRecorder, can_share
 from lmgym.learning.lora import LoraSettings, add_lora, load_adapter
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,10 @@ class LanguageModel:
             return decoder(input_ids=tokens, position_ids=positions, use_cache=False, reader=reader).last_hidden_state
 
     def plain_hidden_states(self, tokens: Tensor) -> Tensor:
-        """The last layer's states of whole, right-padded rows, for architectures that cannot share."""
+        """The last layer's states of whole, right-padded rows, with nothing shared, for every architecture."""
+        if self.can_share:
+            positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+            return self.hidden_states(tokens, positions, TrunkRecorder())
         with self.autocast():
             return _base(self.network).get_decoder()(input_ids=tokens, use_cache=False).last_hidden_state
 

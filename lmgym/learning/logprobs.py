@@ -2,48 +2,44 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from lmgym.learning.attention import TrunkReader, TrunkRecorder
 from lmgym.learning.language_model import LanguageModel
+from lmgym.learning.packing import pack
 
 CHUNK = 512
 """How many positions' logits stand in memory at once."""
 
 
 class TokenScorer:
-    """Scores right-padded rows of tokens; what all rows begin with (the trunk) is computed once, backward included."""
+    """Scores episodes as right-padded rows; what they begin with alike is computed once, backward included.
+
+    Two levels are shared: the trunk that all rows begin with, once per scorer, and the stem (the problem) that
+    neighbouring rows begin with, once per call.
+    """
 
     def __init__(self, model: LanguageModel, trunk: Tensor, temperature: float) -> None:
         self.model = model
         self.temperature = temperature
-        self.trunk_length = len(trunk)
+        self.trunk_length = len(trunk) if model.can_share else 0
         self._recorded: list[Tensor] = []
         self._leaves: list[Tensor] = []
-        self._reader = TrunkReader([], [])
         if self.trunk_length:
             recorder = TrunkRecorder()
             trunk = trunk.to(model.device)
             model.hidden_states(trunk[None], torch.arange(len(trunk), device=model.device)[None], recorder)
             self._recorded = recorder.keys + recorder.values
             self._leaves = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in self._recorded]
-            layers = len(recorder.keys)
-            self._reader = TrunkReader(self._leaves[:layers], self._leaves[layers:])
 
-    def score(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def score(self, tokens: Tensor, mask: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probability and entropy [rows, length] of each token given those before it; 0 where the mask is 0."""
-        own, own_mask = tokens[:, self.trunk_length :], mask[:, self.trunk_length :].clone()
-        assert not own_mask[:, 0].any(), "a token cannot be scored without one before it"
-        if self.model.can_share:
-            positions = torch.arange(self.trunk_length, tokens.shape[1], device=tokens.device).expand_as(own)
-            reader = self._reader if self.trunk_length else TrunkRecorder()
-            hidden = self.model.hidden_states(own, positions, reader)
-        else:
-            hidden = self.model.plain_hidden_states(own)
-        chosen = own_mask[:, 1:]
-        states, targets = hidden[:, :-1][chosen], own[:, 1:][chosen]
+        chosen = mask[:, 1:]
+        states, targets = self._states_before(tokens, mask, lengths)[chosen], tokens[:, 1:][chosen]
         parts = [
             checkpoint(self._head, states[start : start + CHUNK], targets[start : start + CHUNK], use_reentrant=False)
             for start in range(0, len(targets), CHUNK)
@@ -51,11 +47,21 @@ class TokenScorer:
         logprobs = torch.zeros(tokens.shape, device=tokens.device)
         entropies = torch.zeros_like(logprobs)
         if parts:
-            where = torch.zeros_like(mask)
-            where[:, self.trunk_length + 1 :] = chosen
-            logprobs = logprobs.masked_scatter(where, torch.cat([part[0] for part in parts]))
-            entropies = entropies.masked_scatter(where, torch.cat([part[1] for part in parts]))
+            logprobs = logprobs.masked_scatter(mask, torch.cat([part[0] for part in parts]))
+            entropies = entropies.masked_scatter(mask, torch.cat([part[1] for part in parts]))
         return logprobs, entropies
+
+    def _states_before(self, tokens: Tensor, mask: Tensor, lengths: Tensor) -> _States:
+        """The hidden state that predicts each token but the first, to be read where one is chosen."""
+        if not self.model.can_share:
+            return _States(self.model.plain_hidden_states(tokens).flatten(0, 1), _plain_places(tokens)[:, :-1])
+        packing = pack(tokens, mask, lengths, self.trunk_length)
+        layers = len(self._leaves) // 2
+        reader = TrunkReader(
+            self._leaves[:layers], self._leaves[layers:], packing.visible(self.trunk_length), self.model.dtype
+        )
+        hidden = self.model.hidden_states(packing.tokens, packing.positions, reader)
+        return _States(hidden.flatten(0, 1), packing.places[:, :-1])
 
     def backward_trunk(self) -> None:
         """Sends the gradients that the rows left on the trunk's keys and values on into the weights."""
@@ -76,6 +82,21 @@ class TokenScorer:
         with torch.no_grad():
             entropies = normaliser - (scaled.softmax(dim=-1) * scaled).sum(dim=-1)
         return logprobs, entropies
+
+
+@dataclass(frozen=True)
+class _States:
+    """Hidden states [places, size], looked up by where each token of a batch stands."""
+
+    hidden: Tensor
+    places: Tensor
+
+    def __getitem__(self, chosen: Tensor) -> Tensor:
+        return self.hidden[self.places[chosen]]
+
+
+def _plain_places(tokens: Tensor) -> Tensor:
+    return torch.arange(tokens.numel(), device=tokens.device).view(tokens.shape)
 
 
 def common_trunk(tokens: Tensor, mask: Tensor, lengths: Tensor) -> Tensor:

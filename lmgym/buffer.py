@@ -1,0 +1,205 @@
+"""Episodes in memory and on disk: readable JSON lines, appended whole, never pickled."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmgym.errors import UserError
+from lmgym.types import Action, Episode, Problem, State, Step
+
+
+class Buffer:
+    """Collects steps into episodes, keeps the newest `capacity` of them, and writes each to `path` as it ends."""
+
+    def __init__(self, capacity: int | None = None, path: Path | None = None) -> None:
+        if capacity is not None and capacity < 1:
+            raise UserError(f"a buffer of capacity {capacity} holds nothing; give at least 1.")
+        self.episodes: deque[Episode] = deque(maxlen=capacity)
+        self.path = path
+        self._open: dict[int, list[Step]] = {}
+
+    def __len__(self) -> int:
+        return len(self.episodes)
+
+    def add(self, steps: Sequence[Step], iteration: int = 0) -> None:
+        """Files each step under its episode; an episode that ends with it is kept and written to disk."""
+        finished: list[Episode] = []
+        for step in steps:
+            history = self._open.setdefault(step.state.episode, [])
+            history.append(step)
+            if step.done:
+                finished.append(Episode(tuple(self._open.pop(step.state.episode)), iteration))
+        self.extend(finished)
+
+    def extend(self, episodes: Iterable[Episode]) -> None:
+        """Keeps whole episodes."""
+        episodes = list(episodes)
+        self.episodes.extend(episodes)
+        if self.path is not None:
+            append_episodes(self.path, episodes)
+
+    def drop_unfinished(self) -> None:
+        """Forgets episodes that were interrupted."""
+        self._open = {}
+
+    def of_iteration(self, iteration: int) -> list[Episode]:
+        """The episodes collected in one iteration."""
+        return [episode for episode in self.episodes if episode.iteration == iteration]
+
+    def sample(self, count: int, random: np.random.Generator, *, before: int | None = None) -> list[Episode]:
+        """Draws whole groups uniformly, without repeats, until they hold `count` episodes; `before` an iteration."""
+        groups: dict[tuple[int, int], list[Episode]] = {}
+        for episode in self.episodes:
+            if before is None or episode.iteration < before:
+                groups.setdefault((episode.iteration, episode.group), []).append(episode)
+        keys = list(groups)
+        drawn: list[Episode] = []
+        for index in random.permutation(len(keys)):
+            if len(drawn) >= count:
+                break
+            drawn += groups[keys[index]]
+        return drawn
+
+    def sample_balanced(
+        self, count: int, random: np.random.Generator, *, before: int | None = None
+    ) -> list[Episode]:
+        """Draws single episodes, half of them rewarded and half not, as far as there are both."""
+        pool = [episode for episode in self.episodes if before is None or episode.iteration < before]
+        good = [episode for episode in pool if episode.reward > 0]
+        bad = [episode for episode in pool if episode.reward <= 0]
+        from_good = min(len(good), max(count // 2, count - len(bad)))
+        from_bad = min(len(bad), count - from_good)
+        chosen = [good[index] for index in random.permutation(len(good))[:from_good]]
+        return chosen + [bad[index] for index in random.permutation(len(bad))[:from_bad]]
+
+    def rescore(self, reward: Callable[[Problem, str], float]) -> None:
+        """Gives every episode's last step another reward, a function of the problem and of what the policy wrote."""
+        rescored = []
+        for episode in self.episodes:
+            last = replace(episode.steps[-1], reward=float(reward(episode.problem, episode.text)))
+            rescored.append(replace(episode, steps=(*episode.steps[:-1], last)))
+        self.episodes = deque(rescored, maxlen=self.episodes.maxlen)
+
+    def save(self, path: Path) -> None:
+        """Writes what is kept to a new file, whole or not at all."""
+        temporary = path.with_name(path.name + ".part")
+        temporary.unlink(missing_ok=True)
+        try:
+            append_episodes(temporary, self.episodes)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: Path, capacity: int | None = None) -> Buffer:
+        """Reads a file back; a last line that was cut short is left out."""
+        buffer = cls(capacity)
+        buffer.extend(read_episodes(path))
+        return buffer
+
+
+def append_episodes(path: Path, episodes: Iterable[Episode]) -> None:
+    """Adds one line per episode; a torn last line from an earlier crash is closed first, so nothing joins it."""
+    torn = False
+    if path.exists() and path.stat().st_size:
+        with path.open("rb") as file:
+            file.seek(-1, 2)
+            torn = file.read(1) != b"\n"
+    with path.open("a", encoding="utf-8") as file:
+        file.write("\n" if torn else "")
+        for episode in episodes:
+            file.write(json.dumps(episode_to_row(episode), ensure_ascii=False) + "\n")
+
+
+def read_episodes(path: Path) -> Iterator[Episode]:
+    """Reads episodes one by one; only a line that was never finished is passed over."""
+    try:
+        with path.open("rb") as file:
+            lines = file.read().split(b"\n")
+    except OSError as error:
+        raise UserError(f"the buffer {path} cannot be read ({error.strerror}); give a file that a run wrote.") from None
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue  # torn by a crash while it was being written
+        try:
+            yield row_to_episode(row)
+        except (KeyError, TypeError, IndexError) as error:
+            raise UserError(f"{path}, line {number}: this is not an episode ({error!r} is missing or wrong).") from None
+
+
+def episode_to_row(episode: Episode) -> dict[str, Any]:
+    """The episode as plain data; of each prompt only the ids that were new are written."""
+    first = episode.steps[0].state
+    steps = []
+    seen = 0
+    for step in episode.steps:
+        action = step.action
+        steps.append(
+            {
+                "text": action.text,
+                "read_ids": action.prompt_ids[seen:],
+                "token_ids": action.token_ids,
+                "logprobs": [round(value, 6) for value in action.logprobs],
+                "mask": action.mask,
+                "finish_reason": action.finish_reason,
+                "policy_version": action.policy_version,
+                "reward": step.reward,
+                "terminated": step.terminated,
+                "truncated": step.truncated,
+                "info": step.info,
+                "reply": step.next_state.reply,
+            }
+        )
+        seen = len(action.prompt_ids) + len(action.token_ids)
+    return {
+        "iteration": episode.iteration,
+        "episode": first.episode,
+        "group": first.group,
+        "seed": first.seed,
+        "reward": episode.reward,
+        "problem": asdict(episode.problem),
+        "opening": first.messages,
+        "steps": steps,
+    }
+
+
+def row_to_episode(row: dict[str, Any]) -> Episode:
+    """The inverse of `episode_to_row`, conversations included."""
+    state = State(
+        Problem(**row["problem"]),
+        tuple(row["opening"]),
+        episode=row["episode"],
+        group=row["group"],
+        seed=row["seed"],
+    )
+    steps: list[Step] = []
+    for part in row["steps"]:
+        action = Action(
+            text=part["text"],
+            prompt_ids=state.tokens + tuple(part["read_ids"]),
+            token_ids=tuple(part["token_ids"]),
+            logprobs=tuple(part["logprobs"]),
+            mask=tuple(part["mask"]),
+            finish_reason=part["finish_reason"],
+            policy_version=part["policy_version"],
+            episode=state.episode,
+        )
+        following = replace(
+            state.after(action.text, part["reply"]), tokens=action.prompt_ids + action.token_ids
+        )
+        steps.append(
+            Step(state, action, part["reward"], part["terminated"], part["truncated"], part["info"], following)
+        )
+        state = following
+    return Episode(tuple(steps), row["iteration"])

@@ -1,0 +1,21 @@
+"""Learning-rate schedules: pure functions from the share of training done to a factor."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+Schedule = Literal["constant", "linear", "cosine"]
+
+SHAPES = {
+    "constant": lambda done: 1.0,
+    "linear": lambda done: 1.0 - done,
+    "cosine": lambda done: (1.0 + math.cos(math.pi * done)) / 2,
+}
+
+
+def learning_rate_factor(step: int, total: int, schedule: Schedule, warmup: int) -> float:
+    """Rises linearly over `warmup` steps, then follows the schedule, reaching its end after `total` steps."""
+    if step < warmup:
+        return (step + 1) / warmup
+    return SHAPES[schedule](min((step - warmup) / max(total - warmup, 1), 1.0))

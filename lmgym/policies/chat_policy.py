@@ -1,0 +1,55 @@
+"""The chat policy: the whole answer is one action, and the environment's reply is the next user message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lmgym.engines.engine import Engine
+from lmgym.learning.language_model import LanguageModel
+from lmgym.policies.llm_policy import LLMPolicy
+from lmgym.policies.system_prompts import load_system_prompt
+from lmgym.types import Message, Problem, State
+
+PLACEHOLDER = "\u2402"
+
+
+class ChatPolicy(LLMPolicy):
+    """Speaks in whole messages."""
+
+    def __init__(
+        self,
+        model: LanguageModel | str,
+        examples: Sequence[Problem] = (),
+        system_prompt: str | None = None,
+        max_tokens: int = 256,
+        temperature: float = 1.0,
+        calculator: bool = False,
+        engine: Engine | None = None,
+    ) -> None:
+        super().__init__(
+            LanguageModel.load(model) if isinstance(model, str) else model,
+            system_prompt=load_system_prompt("chat") if system_prompt is None else system_prompt,
+            examples=examples,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            calculator=calculator,
+            engine=engine,
+        )
+
+    def reply_ids(self, state: State) -> tuple[int, ...]:
+        """What the template puts between an assistant's last word and its next: end of turn, reply, new turn.
+
+        It is found by rendering a conversation with a placeholder for what was said, which itself is never rendered.
+        """
+        said: Message = {"role": "assistant", "content": PLACEHOLDER}
+        reply: Message = {"role": "user", "content": state.reply}
+        question: Message = {"role": "user", "content": ""}
+        rendered = str(
+            self.model.tokenizer.apply_chat_template(
+                [dict(message) for message in (question, said, reply)], add_generation_prompt=True, tokenize=False
+            )
+        )
+        between = self.encode(rendered.split(PLACEHOLDER, 1)[1])
+        # The model may have written its end token itself.
+        ended = state.tokens[-1] in self.model.stop_ids
+        return between[1:] if ended and between and between[0] == state.tokens[-1] else between

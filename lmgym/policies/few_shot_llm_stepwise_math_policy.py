@@ -1,0 +1,50 @@
+"""The step-wise maths policy: a few worked examples, the problem, and one line of the solution at a time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from lmgym.engines.engine import STOP, Engine, Verdict
+from lmgym.learning.language_model import LanguageModel
+from lmgym.policies.llm_policy import LLMPolicy
+from lmgym.policies.system_prompts import load_system_prompt
+from lmgym.types import Problem, State
+
+FINISHED_ANSWER = re.compile(r"The answer is:\s*\$?-?\d[\d,]*(\.\d+)?[^\d,.]")
+"""An answer and one character behind it that cannot belong to the number."""
+
+
+class FewShotLLMStepwiseMathPolicy(LLMPolicy):
+    """One action is one line; inside `<<…=` the calculator writes the value, which is context and not action."""
+
+    def __init__(
+        self,
+        model: LanguageModel | str,
+        examples: Sequence[Problem] = (),
+        system_prompt: str | None = None,
+        max_line_tokens: int = 64,
+        temperature: float = 1.0,
+        calculator: bool = True,
+        engine: Engine | None = None,
+    ) -> None:
+        super().__init__(
+            LanguageModel.load(model) if isinstance(model, str) else model,
+            system_prompt=load_system_prompt("stepwise_math") if system_prompt is None else system_prompt,
+            examples=examples,
+            max_tokens=max_line_tokens,
+            temperature=temperature,
+            calculator=calculator,
+            engine=engine,
+        )
+
+    def reply_ids(self, state: State) -> tuple[int, ...]:
+        """Nothing stands between two lines of one solution but what the environment says aloud."""
+        return self.encode(state.reply)
+
+    def watch(self, ids: Sequence[int]) -> Verdict:
+        """Stops at the end of a line, or as soon as the answer is out."""
+        text = self.decode(ids)
+        if "\n" in text or FINISHED_ANSWER.search(text):
+            return STOP
+        return super().watch(ids)

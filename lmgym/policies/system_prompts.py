@@ -1,0 +1,24 @@
+"""The system prompts that ship with lmgym, and those in the user's own files."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from lmgym.errors import UserError
+
+
+def load_system_prompt(name_or_path: str | Path) -> str:
+    """The text of a shipped prompt (`stepwise_math`) or of a file."""
+    path = Path(name_or_path)
+    if path.is_file():
+        try:
+            return path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"the system prompt {path} cannot be read ({error}); give a UTF-8 text file.") from None
+    shipped = files("lmgym.policies") / "prompts"
+    prompts = {Path(entry.name).stem: entry for entry in shipped.iterdir() if entry.name.endswith(".txt")}
+    # The user's command names a file; of a path that is not there, the shipped prompt of the same name is meant.
+    if path.stem in prompts and path.parent in (Path(), Path("lmgym/policies/prompts")):
+        return prompts[path.stem].read_text(encoding="utf-8").strip()
+    raise UserError(f"there is no system prompt {str(name_or_path)!r}; give a text file or one of {sorted(prompts)}.")
