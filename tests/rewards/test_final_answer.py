@@ -126,7 +126,8 @@ def test_spellings_of_the_same_latex_are_equal(left, right):
 @pytest.mark.parametrize(
     ("left", "right"),
     [("5", "6"), ("5", ""), (r"\frac{1}{2}", r"\frac{2}{1}"), ("(1,2)", "(2,1)"), ("1,2", "12"), ("x", "y"),
-     ("2", "2x"), (r"2 \text{ or } 3", "23"), ("3", "3^2"), (r"\sqrt{2}", "2"), ("-5", "5"), ("1,234,5", "12345"), ("", "")],
+     ("2", "2x"), (r"2 \text{ or } 3", "23"), ("3", "3^2"), (r"\sqrt{2}", "2"), ("-5", "5"), ("1,234,5", "12345"),
+     ("", "")],
 )  # fmt: skip
 def test_different_latex_is_different(left, right):
     assert not is_same_latex(left, right)
