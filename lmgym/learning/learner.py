@@ -56,6 +56,7 @@ class Learner:
             lr=settings.learning_rate,
             betas=(0.9, 0.99),
             weight_decay=settings.weight_decay,
+            fused=True,
         )
 
     def step(self, batch: Batch, loss: Loss) -> Update:

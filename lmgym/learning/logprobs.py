@@ -6,14 +6,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from lmgym.learning.attention import TrunkReader, TrunkRecorder
 from lmgym.learning.language_model import LanguageModel
 from lmgym.learning.packing import pack
-
-CHUNK = 512
-"""How many positions' logits stand in memory at once."""
+from lmgym.learning.vocabulary_head import VocabularyHead
 
 
 class TokenScorer:
@@ -40,15 +37,14 @@ class TokenScorer:
         """Log-probability and entropy [rows, length] of each token given those before it; 0 where the mask is 0."""
         chosen = mask[:, 1:]
         states, targets = self._states_before(tokens, mask, lengths)[chosen], tokens[:, 1:][chosen]
-        parts = [
-            checkpoint(self._head, states[start : start + CHUNK], targets[start : start + CHUNK], use_reentrant=False)
-            for start in range(0, len(targets), CHUNK)
-        ]
-        logprobs = torch.zeros(tokens.shape, device=tokens.device)
-        entropies = torch.zeros_like(logprobs)
-        if parts:
-            logprobs = logprobs.masked_scatter(mask, torch.cat([part[0] for part in parts]))
-            entropies = entropies.masked_scatter(mask, torch.cat([part[1] for part in parts]))
+        head = self.model.head
+        with torch.autocast(self.model.device.type, enabled=False):
+            chosen_logprobs, chosen_entropies = VocabularyHead.apply(
+                states.to(self.model.dtype), head.weight, getattr(head, "bias", None), targets, self.temperature
+            )
+        blank = torch.zeros(tokens.shape, device=tokens.device)
+        logprobs = blank.masked_scatter(mask, chosen_logprobs)
+        entropies = blank.masked_scatter(mask, chosen_entropies.detach())
         return logprobs, entropies
 
     def _states_before(self, tokens: Tensor, mask: Tensor, lengths: Tensor) -> _States:
@@ -72,16 +68,6 @@ class TokenScorer:
         ]
         if pairs:
             torch.autograd.backward([recorded for recorded, _ in pairs], [gradient for _, gradient in pairs])
-
-    def _head(self, states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        with self.model.autocast():
-            logits = self.model.head(states)
-        scaled = logits.float() / self.temperature
-        normaliser = scaled.logsumexp(dim=-1)
-        logprobs = scaled.gather(-1, targets[:, None])[:, 0] - normaliser
-        with torch.no_grad():
-            entropies = normaliser - (scaled.softmax(dim=-1) * scaled).sum(dim=-1)
-        return logprobs, entropies
 
 
 @dataclass(frozen=True)

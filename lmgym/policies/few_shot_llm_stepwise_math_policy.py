@@ -11,8 +11,8 @@ from lmgym.policies.llm_policy import LLMPolicy
 from lmgym.policies.system_prompts import load_system_prompt
 from lmgym.types import Problem, State
 
-FINISHED_ANSWER = re.compile(r"The answer is:\s*\$?-?\d[\d,]*(\.\d+)?[^\d,.]")
-"""An answer and one character behind it that cannot belong to the number."""
+FINISHED_ANSWER = re.compile(r"The answer is:[ \t]*\$?-?\d[\d,]*(\.\d+)?[%.]?\s$")
+"""An answer and a space behind it: the number is complete, and nothing else stands on its line yet."""
 
 
 class FewShotLLMStepwiseMathPolicy(LLMPolicy):

@@ -1,0 +1,172 @@
+"""Evaluation that can be believed: held-out problems, the same rollouts as training, intervals, contamination."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lmgym.buffer import Buffer
+from lmgym.envs.env import Env
+from lmgym.envs.vector_env import VectorEnv
+from lmgym.errors import UserError
+from lmgym.policies.policy import Policy
+from lmgym.statistics import Proportion, mcnemar, pass_at_k, wilson
+from lmgym.types import Episode, Problem
+
+AT_ONCE = 128
+"""How many episodes are played side by side."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How well a policy does on some problems."""
+
+    problems: int
+    samples: int
+    temperature: float
+    strict: Proportion
+    lenient: Proportion
+    unparsed: float
+    cut_off: float
+    mean_length: float
+    mean_reward: float
+    pass_at_k: Proportion
+    majority_at_k: Proportion
+    contaminated: int
+    """How many of the problems were also trained on."""
+    solved: tuple[float, ...] = field(repr=False)
+    """For each problem the share of its samples that are strictly right."""
+    episodes: tuple[Episode, ...] = field(repr=False)
+
+    def metrics(self) -> dict[str, float]:
+        """The numbers to track; those of a contaminated evaluation carry the mark in their names."""
+        mark = "contaminated_" if self.contaminated else ""
+        values = {
+            "strict": self.strict.value,
+            "strict_low": self.strict.low,
+            "strict_high": self.strict.high,
+            "lenient": self.lenient.value,
+            "lenient_low": self.lenient.low,
+            "lenient_high": self.lenient.high,
+            "unparsed": self.unparsed,
+            "cut_off": self.cut_off,
+            "mean_length": self.mean_length,
+            "mean_reward": self.mean_reward,
+            "problems": float(self.problems),
+        }
+        if self.samples > 1:
+            values |= {f"pass@{self.samples}": self.pass_at_k.value, f"maj@{self.samples}": self.majority_at_k.value}
+        return {f"{mark}eval/{name}": value for name, value in values.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the episodes, as plain data."""
+        return {
+            **self.metrics(),
+            "samples": self.samples,
+            "temperature": self.temperature,
+            "contaminated_problems": self.contaminated,
+            "solved": list(self.solved),
+        }
+
+
+def evaluate(
+    policy: Policy,
+    env: Env,
+    indices: Sequence[int],
+    *,
+    samples: int = 1,
+    temperature: float = 0.0,
+    seed: int = 0,
+    trained_on: Iterable[str] = (),
+) -> Evaluation:
+    """Plays every problem `samples` times, greedily unless told, and grades; `trained_on` holds problem prompts."""
+    if not indices or samples < 1:
+        raise UserError(f"nothing to evaluate: {len(indices)} problems and {samples} samples were asked for.")
+    episodes: list[Episode] = []
+    per_wave = max(1, AT_ONCE // samples)
+    for wave, start in enumerate(range(0, len(indices), per_wave)):
+        envs, buffer = VectorEnv(env), Buffer()
+        states = envs.reset(indices[start : start + per_wave], samples, seed=seed + wave)
+        while states:
+            actions = policy.get_actions(states, temperature)
+            steps = envs.step(actions)
+            buffer.add(steps)
+            states = [step.next_state for step in steps if not step.done]
+        episodes += sorted(buffer.episodes, key=lambda episode: episode.steps[0].state.episode)
+    return summarise(episodes, samples, temperature, trained_on)
+
+
+def summarise(
+    episodes: Sequence[Episode], samples: int, temperature: float, trained_on: Iterable[str] = ()
+) -> Evaluation:
+    """Grades episodes that stand in order, `samples` of each problem.
+
+    Samples of one problem are not independent, so all intervals count problems.
+    """
+    by_problem = [episodes[start : start + samples] for start in range(0, len(episodes), samples)]
+    solved = [float(np.mean([is_correct(episode) for episode in group])) for group in by_problem]
+    right = [sum(is_correct(episode) for episode in group) for group in by_problem]
+    trained = {normalise(prompt) for prompt in trained_on}
+    count = len(by_problem)
+    return Evaluation(
+        problems=count,
+        samples=samples,
+        temperature=temperature,
+        strict=wilson(float(np.mean(solved)), count),
+        lenient=wilson(float(np.mean([episode.info.get("lenient", is_correct(episode)) for episode in episodes])), count),
+        unparsed=float(np.mean([not episode.info.get("parsed", True) for episode in episodes])),
+        cut_off=float(np.mean([episode.cut_off for episode in episodes])),
+        mean_length=float(np.mean([episode.length for episode in episodes])),
+        mean_reward=float(np.mean([episode.reward for episode in episodes])),
+        pass_at_k=wilson(float(np.mean([pass_at_k(samples, hits, samples) for hits in right])), count),
+        majority_at_k=wilson(float(np.mean([_majority_is_right(group) for group in by_problem])), count),
+        contaminated=sum(normalise(group[0].problem.prompt) in trained for group in by_problem),
+        solved=tuple(solved),
+        episodes=tuple(episodes),
+    )
+
+
+def is_correct(episode: Episode) -> bool:
+    """Whether the environment calls it correct; an environment that does not grade is taken at its reward."""
+    return bool(episode.info.get("correct", episode.reward >= 1))
+
+
+def paired_p_value(first: Evaluation, second: Evaluation) -> float:
+    """The chance of so large a difference on the same problems if both were equally good."""
+    pairs = list(zip(first.solved, second.solved, strict=True))
+    return mcnemar(sum(a > b for a, b in pairs), sum(b > a for a, b in pairs))
+
+
+def overlap(evaluated: Iterable[Problem], trained: Iterable[Problem]) -> set[str]:
+    """The prompts, normalised, that stand on both sides."""
+    return {normalise(problem.prompt) for problem in evaluated} & {normalise(problem.prompt) for problem in trained}
+
+
+def normalise(prompt: str) -> str:
+    """A problem's text without the differences of case and spacing that hide a copy."""
+    return " ".join(prompt.lower().split())
+
+
+def held_out_indices(env: Env, count: int, avoid: Iterable[Problem]) -> list[int]:
+    """The first `count` problems, or as many as there are, leaving out those shown as worked examples."""
+    shown = {normalise(problem.prompt) for problem in avoid}
+    chosen: list[int] = []
+    for index in range(len(env.problems)):
+        if len(chosen) == count:
+            break
+        if normalise(env.problems[index].prompt) not in shown:
+            chosen.append(index)
+    return chosen
+
+
+def _majority_is_right(group: Sequence[Episode]) -> bool:
+    """Whether the answer given most often is right; the first given wins a tie, and silence has no vote."""
+    votes = Counter(episode.info.get("answer") for episode in group if episode.info.get("answer") is not None)
+    if not votes:
+        return is_correct(group[0]) if len(group) == 1 else False
+    winner = votes.most_common(1)[0][0]
+    return next(is_correct(episode) for episode in group if episode.info.get("answer") == winner)

@@ -1,0 +1,70 @@
+"""The last matrix product and the softmax over the vocabulary, a chunk of positions at a time in both directions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+CHUNK = 512
+"""How many positions' logits stand in memory at once."""
+
+
+class VocabularyHead(torch.autograd.Function):
+    """Log-probabilities and entropies of target tokens from hidden states; logits are made again for the gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        """Takes states [positions, size] in the type to compute in, and the head's weight [vocabulary, size]."""
+        ctx.save_for_backward(states, weight, bias, targets)
+        ctx.temperature = temperature
+        logprobs, entropies = [], []
+        for rows in _chunks(len(targets)):
+            logits = _logits(states[rows], weight, bias, temperature)
+            chosen = logits.gather(1, targets[rows, None])[:, 0]
+            top = logits.amax(dim=1, keepdim=True)
+            shifted = logits.sub_(top)
+            weights = shifted.exp()
+            total = weights.sum(dim=1)
+            logprobs.append(chosen - top[:, 0] - total.log())
+            # Entropy: log Z − E[logit]; the product reuses the logits' own memory.
+            entropies.append(total.log() - shifted.mul_(weights).sum(dim=1) / total)
+        return torch.cat(logprobs), torch.cat(entropies)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradient of a log-probability with respect to the logits is one-hot minus softmax; entropies have none."""
+        states, weight, bias, targets = ctx.saved_tensors
+        by_logprob = gradients[0]
+        learns_weight, learns_bias = ctx.needs_input_grad[1], bias is not None and ctx.needs_input_grad[2]
+        states_gradient = torch.empty_like(states)
+        weight_gradient = torch.zeros_like(weight, dtype=torch.float32) if learns_weight else None
+        bias_gradient = torch.zeros_like(bias, dtype=torch.float32) if learns_bias else None
+        for rows in _chunks(len(targets)):
+            logits = _logits(states[rows], weight, bias, ctx.temperature)
+            by_logits = logits.sub_(logits.logsumexp(dim=1, keepdim=True)).exp_().neg_()
+            by_logits.scatter_add_(1, targets[rows, None], torch.ones_like(by_logits[:, :1]))
+            by_logits.mul_(by_logprob[rows, None].float() / ctx.temperature)
+            compact = by_logits.to(states.dtype)
+            states_gradient[rows] = compact @ weight.to(states.dtype)
+            if weight_gradient is not None:
+                weight_gradient.addmm_(compact.float().t(), states[rows].float())
+            if bias_gradient is not None:
+                bias_gradient += by_logits.sum(dim=0)
+        if weight_gradient is not None:
+            weight_gradient = weight_gradient.to(weight.dtype)
+        return states_gradient, weight_gradient, bias_gradient, None, None
+
+
+def _logits(states: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
+    bias = None if bias is None else bias.to(states.dtype)
+    logits = F.linear(states, weight.to(states.dtype), bias).float()
+    return logits if temperature == 1 else logits.div_(temperature)
+
+
+def _chunks(count: int) -> list[slice]:
+    return [slice(start, start + CHUNK) for start in range(0, count, CHUNK)]
