@@ -16,16 +16,15 @@ from lmgym.downloads import (
     Source,
     Wheel,
     WrongContentError,
-    disk_fault,
     fetch_from_first,
     first_line,
     hub_fault,
     require_sha256,
     sha256_of,
-    writing_to,
 )
 from lmgym.errors import UserError
 from lmgym.gguf_conversion import convert_gguf
+from lmgym.storage import disk_fault, writing_to
 
 
 @dataclass(frozen=True)
@@ -292,7 +291,7 @@ def hub_model(name: str, repository: str, revision: str | None) -> Path:
     from huggingface_hub import constants, snapshot_download
 
     fault = hub_fault()
-    with writing_to(Path(constants.HF_HUB_CACHE), variable="HF_HOME"):
+    with writing_to(Path(constants.HF_HUB_CACHE), setting="HF_HOME"):
         try:
             snapshot = snapshot_download(
                 repository,

@@ -67,9 +67,7 @@ class Buffer:
             drawn += groups[keys[index]]
         return drawn
 
-    def sample_balanced(
-        self, count: int, random: np.random.Generator, *, before: int | None = None
-    ) -> list[Episode]:
+    def sample_balanced(self, count: int, random: np.random.Generator, *, before: int | None = None) -> list[Episode]:
         """Draws single episodes, half of them rewarded and half not, as far as there are both."""
         pool = [episode for episode in self.episodes if before is None or episode.iteration < before]
         good = [episode for episode in pool if episode.reward > 0]
@@ -195,9 +193,7 @@ def row_to_episode(row: dict[str, Any]) -> Episode:
             policy_version=part["policy_version"],
             episode=state.episode,
         )
-        following = replace(
-            state.after(action.text, part["reply"]), tokens=action.prompt_ids + action.token_ids
-        )
+        following = replace(state.after(action.text, part["reply"]), tokens=action.prompt_ids + action.token_ids)
         steps.append(
             Step(state, action, part["reward"], part["terminated"], part["truncated"], part["info"], following)
         )

@@ -10,24 +10,19 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
-import uuid
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from lmgym.console import messages
 from lmgym.errors import UserError
+from lmgym.storage import disk_fault, staging_folder, writing_to
 
-console = Console(stderr=True)
-
-PARTIAL = ".partial-"
 HUB_PROBE_SECONDS = 3.0
-STALE_SECONDS = 24 * 3600
 
 
 class SourceError(Exception):
@@ -138,59 +133,11 @@ def fetch_from_first(what: str, sources: Sequence[Source], root: Path, accept: C
                 reasons.append(f"{source} ({failure})")
                 # An unreachable hub is ordinary; wrong bytes are news even if the next source is right.
                 if isinstance(failure, WrongContentError):
-                    console.print(f"{what}: refused {reasons[-1]}", style="yellow", markup=False, highlight=False)
+                    messages.print(f"{what}: refused {reasons[-1]}", style="yellow", markup=False, highlight=False)
     raise UserError(
         f"{what} could not be fetched, tried {' and '.join(reasons)}; check the network and try again, "
         "or give the path of a local copy"
     )
-
-
-@contextlib.contextmanager
-def staging_folder(root: Path) -> Iterator[Path]:
-    """A temporary folder on the file system of root, removed whatever happens, so that files can be moved whole."""
-    root.mkdir(parents=True, exist_ok=True)
-    for leftover in root.glob(PARTIAL + "*"):  # of a process that was killed and could not tidy up
-        with contextlib.suppress(OSError):
-            if time.time() - leftover.stat().st_mtime > STALE_SECONDS:
-                shutil.rmtree(leftover)
-    # Not tempfile.mkdtemp, whose mode 0700 would follow the files into a cache that several users share.
-    folder = root / f"{PARTIAL}{uuid.uuid4().hex}"
-    try:
-        folder.mkdir()
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def writing_to(folder: Path, variable: str = "LMGYM_CACHE") -> Iterator[None]:
-    """Turn a full disk or a folder that cannot be written into one sentence that names the folder and its variable."""
-    try:
-        yield
-    except Exception as error:
-        fault = disk_fault(error, folder)
-        if fault is None:
-            raise
-        advice = f"free some space or set {variable} to another folder"
-        raise UserError(f"cannot write to {folder}: {fault}; {advice}") from error
-
-
-def disk_fault(error: Exception, folder: Path) -> str | None:
-    """What is wrong with the disk or the folder, if that is what the error is about."""
-    # By text too: safetensors and the hub's client wrap the system's error in their own.
-    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error):
-        return "the disk is full"
-    if isinstance(error, OSError) and error.errno in (
-        errno.EACCES,
-        errno.EPERM,
-        errno.EROFS,
-        errno.ENOTDIR,
-        errno.EEXIST,
-    ):
-        path = Path(os.fsdecode(error.filename)) if error.filename else None
-        if path is not None and (path == folder or path in folder.parents or folder in path.parents):
-            return (error.strerror or "not writable").lower()
-    return None
 
 
 def sha256_of(path: Path) -> str:
@@ -239,12 +186,12 @@ def run_watched(command: Sequence[str], folder: Path, errors: Path, title: str, 
     # pip writes to the temporary folder first, so that has to be ours: to be watched, and tidied up.
     environment = {**os.environ, "TMPDIR": str(folder), "TEMP": str(folder), "TMP": str(folder)}
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    if not console.is_terminal:
-        console.print(f"{title} ({size / 1e6:.1f} MB)", markup=False, highlight=False)
+    if not messages.is_terminal:
+        messages.print(f"{title} ({size / 1e6:.1f} MB)", markup=False, highlight=False)
     with open(errors, "wb") as stderr:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr, env=environment)
     try:
-        with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
+        with Progress(*columns, TimeRemainingColumn(), console=messages, disable=not messages.is_terminal) as progress:
             task = progress.add_task(title, total=size)
             while process.poll() is None:
                 progress.update(task, completed=min(size, largest_file(folder)))

@@ -2,4 +2,4 @@
 
 
 class UserError(Exception):
-    """One sentence that says what was given, what was expected and what to do; the command line prints it, exit code 2."""
+    """One sentence on what was given, what was expected and what to do; the command line prints it and exits 2."""

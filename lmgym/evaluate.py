@@ -117,7 +117,9 @@ def summarise(
         samples=samples,
         temperature=temperature,
         strict=wilson(float(np.mean(solved)), count),
-        lenient=wilson(float(np.mean([episode.info.get("lenient", is_correct(episode)) for episode in episodes])), count),
+        lenient=wilson(
+            float(np.mean([episode.info.get("lenient", is_correct(episode)) for episode in episodes])), count
+        ),
         unparsed=float(np.mean([not episode.info.get("parsed", True) for episode in episodes])),
         cut_off=float(np.mean([episode.cut_off for episode in episodes])),
         mean_length=float(np.mean([episode.length for episode in episodes])),

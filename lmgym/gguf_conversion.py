@@ -6,8 +6,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from lmgym.downloads import console, disk_fault, first_line, staging_folder, writing_to
+from lmgym.console import messages
+from lmgym.downloads import first_line
 from lmgym.errors import UserError
+from lmgym.storage import disk_fault, staging_folder, writing_to
 
 
 def convert_gguf(gguf: Path, target: Path, name: str, cache: Path) -> None:
@@ -49,11 +51,11 @@ def save_dequantized(gguf: Path, folder: Path) -> None:
 @contextlib.contextmanager
 def working(title: str) -> Iterator[None]:
     """Show one line while something takes its time."""
-    if console.is_terminal:
-        with console.status(title):
+    if messages.is_terminal:
+        with messages.status(title):
             yield
     else:
-        console.print(title, markup=False, highlight=False)
+        messages.print(title, markup=False, highlight=False)
         yield
 
 

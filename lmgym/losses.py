@@ -64,4 +64,3 @@ def masked_mean(values: Tensor, mask: Tensor) -> float:
 def masked_max(values: Tensor, mask: Tensor) -> float:
     """The largest value where the mask is True, 0 where it is nowhere."""
     return float(values[mask].max()) if bool(mask.any()) else 0.0
-

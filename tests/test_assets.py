@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from lmgym import assets, downloads, gguf_conversion
+from lmgym import assets, downloads, gguf_conversion, storage
 from lmgym.assets import KNOWN_DATASETS, KNOWN_MODELS, cache_dir, dataset_file, is_cached, model_folder
 from lmgym.errors import UserError
 
@@ -172,7 +172,7 @@ def test_leftovers_of_a_killed_process_are_swept_after_a_day(own_cache):
     old.mkdir(parents=True)
     recent.mkdir()
     os.utime(old, (0, 0))
-    with downloads.staging_folder(own_cache):
+    with storage.staging_folder(own_cache):
         assert not old.exists()
         assert recent.exists()
 

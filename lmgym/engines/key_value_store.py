@@ -66,7 +66,7 @@ class StoreReader:
         tokens: int,
         trunk: tuple[list[Tensor], list[Tensor]] | None,
     ) -> None:
-        """`slots` names the rows' slots, or is None where the rows are the first slots; `starts` is where each writes."""
+        """`slots` names the rows' slots, None where they are the first ones; `starts` is where each row writes."""
         self.store, self.slots, self.trunk = store, slots, trunk
         rows = len(starts)
         self.rows = torch.arange(rows, device=starts.device) if slots is None else slots
@@ -101,7 +101,11 @@ class StoreReader:
             weights = (scores - top).exp_()
             trunk_weights = (trunk_scores - top.transpose(0, 1)).exp_()
             total = weights.sum(dim=-1, keepdim=True) + trunk_weights.sum(dim=-1, keepdim=True).transpose(0, 1)
-            from_trunk = trunk_weights.to(value.dtype).view(kv_heads, -1, trunk_weights.shape[-1]) @ self.trunk[1][layer][0]
-            mixed = (weights.to(value.dtype) @ own_values).float() + from_trunk.view(kv_heads, rows, -1, size).transpose(0, 1)
+            from_trunk = (
+                trunk_weights.to(value.dtype).view(kv_heads, -1, trunk_weights.shape[-1]) @ self.trunk[1][layer][0]
+            )
+            mixed = (weights.to(value.dtype) @ own_values).float() + from_trunk.view(
+                kv_heads, rows, -1, size
+            ).transpose(0, 1)
             mixed = mixed / total
         return mixed.view(rows, heads, tokens, size).to(value.dtype)

@@ -31,7 +31,7 @@ class PlainEngine:
         return [row.completion for row in rows]
 
     def _next_logits(self, rows: list[Row]) -> Tensor:
-        """Logits [rows, vocabulary] after the last token of each; padding stands on the right and is never looked at."""
+        """Logits [rows, vocabulary] after the last token of each; padding is on the right and never looked at."""
         sequences = [[*row.request.prompt, *row.completion.token_ids] for row in rows]
         tokens = torch.zeros(len(rows), max(map(len, sequences)), dtype=torch.long)
         for line, sequence in enumerate(sequences):

@@ -156,15 +156,13 @@ class TorchEngine:
         device = self.model.device
         rows, width = tokens.shape
         starts = torch.tensor([len(self._store.ids[slot]) for slot in slots or range(rows)], device=device)
-        # Right padding may write behind a row's end: there is room for it, and nobody reads it before it is overwritten.
+        # Right padding may write behind a row's end: there is room for it, and it is overwritten before it is read.
         self._store.make_room(int(starts.max()) + width)
         slot_index = torch.tensor(slots, device=device) if slots is not None else None
         reader = StoreReader(self._store, slot_index, starts, width, self._trunk)
         hidden = self._worker.hidden_states(tokens.to(device), len(self._trunk_ids) + reader.places, reader)
-        if lengths is not None:
-            hidden = hidden[torch.arange(rows), torch.tensor(lengths) - 1]
-        else:
-            hidden = hidden[:, -1]
+        last = torch.tensor(lengths or [width] * rows, device=device) - 1
+        hidden = hidden[torch.arange(rows, device=device), last]
         with self._worker.autocast():
             return self._worker.head(hidden)
 

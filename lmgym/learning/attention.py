@@ -25,7 +25,7 @@ class Reader(Protocol):
     """What one forward pass may look at beyond its own tokens, and what it leaves behind."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """Takes query [rows, heads, tokens, size] and key, value [rows, kv_heads, tokens, size]; gives query's shape."""
+        """From query [rows, heads, tokens, size] and key, value [rows, kv_heads, tokens, size] to query's shape."""
         ...
 
 
@@ -62,7 +62,7 @@ class TrunkRecorder:
 
 
 class TrunkReader:
-    """Attention of packed rows over a trunk [1, kv_heads, length, size] and over what `visible` allows of themselves."""
+    """Attention of packed rows over a trunk [1, kv_heads, length, size] and what `visible` allows of themselves."""
 
     def __init__(self, keys: list[Tensor], values: list[Tensor], visible: Tensor, dtype: torch.dtype) -> None:
         self.keys, self.values = keys, values

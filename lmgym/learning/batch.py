@@ -32,6 +32,8 @@ class Batch:
     """[episodes] how many steps are real."""
     group: Tensor
     """[episodes] equal for samples of one problem by one policy."""
+    policy_version: Tensor
+    """[episodes] the version that wrote the last step; versions count optimiser steps."""
     advantages: Tensor
     """[episodes, length] the credit of each token; 0 until an algorithm gives it."""
     reference_logprobs: Tensor
@@ -56,6 +58,7 @@ class Batch:
             rewards=_padded([episode.rewards for episode in episodes], torch.float32),
             step_count=torch.tensor([len(episode.steps) for episode in episodes]),
             group=torch.tensor([numbers[_group_key(episode)] for episode in episodes]),
+            policy_version=torch.tensor([episode.steps[-1].action.policy_version for episode in episodes]),
             advantages=torch.zeros(mask.shape),
             reference_logprobs=torch.zeros(mask.shape),
             total_tokens=max(int(mask.sum()), 1),

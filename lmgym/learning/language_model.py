@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +16,10 @@ from transformers.utils import logging as transformers_logging
 
 from lmgym.assets import model_folder
 from lmgym.errors import UserError
+from lmgym.learning.allocator import keep_memory
 from lmgym.learning.attention import IMPLEMENTATION, Reader, TrunkRecorder, can_share
 from lmgym.learning.lora import LoraSettings, add_lora, load_adapter
-
-logger = logging.getLogger(__name__)
+from lmgym.learning.precision import bfloat16_is_faster, make_bfloat16_safe
 
 
 def find_device(name: str = "auto") -> torch.device:
@@ -30,7 +29,8 @@ def find_device(name: str = "auto") -> torch.device:
             device = torch.device(name)
             torch.empty(0, device=device)
         except (RuntimeError, AssertionError) as error:
-            raise UserError(f"device {name!r} cannot be used here ({str(error).splitlines()[0]}); try --device auto.")
+            reason = str(error).splitlines()[0]
+            raise UserError(f"device {name!r} cannot be used here ({reason}); try --device auto.") from None
         return device
     if torch.cuda.is_available():
         return torch.device("cuda")
@@ -39,16 +39,15 @@ def find_device(name: str = "auto") -> torch.device:
 
 def find_dtype(name: str, device: torch.device) -> torch.dtype:
     """The type to compute in: bfloat16 where the device multiplies it faster than float32, unless told."""
-    named = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-    if name in named:
-        return named[name]
-    if name != "auto":
+    if name not in ("auto", "float32", "bfloat16"):
         raise UserError(f"dtype {name!r} is unknown; choose auto, float32 or bfloat16.")
-    if device.type == "cuda":
-        fast = torch.cuda.is_bf16_supported()
-    else:
-        fast = device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return torch.bfloat16 if fast else torch.float32
+    if name == "bfloat16" and device.type == "cpu":
+        make_bfloat16_safe()
+    if name == "auto" and device.type == "cuda":
+        name = "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
+    elif name == "auto":
+        name = "bfloat16" if device.type == "cpu" and bfloat16_is_faster() else "float32"
+    return torch.bfloat16 if name == "bfloat16" else torch.float32
 
 
 @dataclass
@@ -92,6 +91,7 @@ class LanguageModel:
         has_lora: bool = False,
     ) -> LanguageModel:
         """Takes a network as it is, moves it to its device and gives it the sharing attention where that is exact."""
+        keep_memory()
         network = network.to(device).eval()
         if can_share(network.config):
             _base(network).set_attn_implementation(IMPLEMENTATION)

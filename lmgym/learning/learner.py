@@ -59,9 +59,12 @@ class Learner:
             fused=True,
         )
 
-    def step(self, batch: Batch, loss: Loss) -> Update:
-        """Accumulates the gradient of `loss` over micro-batches and moves the weights once."""
+    def step(self, batch: Batch, loss: Loss) -> Update | None:
+        """Accumulates the gradient of `loss` over micro-batches and moves the weights once; no episodes, no move."""
         settings = self.settings
+        if not len(batch):
+            self.steps_done += 1
+            return None
         rate = settings.learning_rate * learning_rate_factor(
             self.steps_done, settings.total_steps, settings.schedule, settings.warmup_steps
         )

@@ -37,7 +37,7 @@ class VocabularyHead(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradient of a log-probability with respect to the logits is one-hot minus softmax; entropies have none."""
+        """By its logits, a log-probability has the gradient one-hot minus softmax; entropies give none."""
         states, weight, bias, targets = ctx.saved_tensors
         by_logprob = gradients[0]
         learns_weight, learns_bias = ctx.needs_input_grad[1], bias is not None and ctx.needs_input_grad[2]

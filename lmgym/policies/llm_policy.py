@@ -87,7 +87,7 @@ class LLMPolicy(Policy):
         """A conversation through the model's chat template, up to where the assistant begins to speak."""
         try:
             text = self.model.tokenizer.apply_chat_template(
-                [dict(message) for message in messages], add_generation_prompt=True, tokenize=False
+                [{**message} for message in messages], add_generation_prompt=True, tokenize=False
             )
         except Exception as error:  # a template is a program of the model's author, which may raise anything
             raise UserError(f"the chat template of {self.model.name} refuses this conversation: {error}.") from error

@@ -1,0 +1,61 @@
+"""A new environment in one page: guess a number from "higher" and "lower", several turns per episode.
+
+    python examples/a_new_environment.py --iterations 3
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import tyro
+
+import lmgym
+from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
+from lmgym.policies.chat_policy import ChatPolicy
+from lmgym.types import Problem, State
+
+
+class GuessTheNumber(lmgym.Env):
+    """The policy guesses a number from 1 to 20; each wrong guess is answered, the right one earns 1."""
+
+    def __init__(self, split: str = "train", turns: int = 4) -> None:
+        numbers: Sequence[int] = range(1, 21, 2) if split == "train" else range(2, 21, 2)
+        question = "I think of a whole number from 1 to 20. Guess it: say only a number."
+        super().__init__([Problem(f"guess/{number}", question, str(number)) for number in numbers])
+        self.turns = turns
+
+    def respond(self, state: State, text: str, ended: bool) -> lmgym.Response:
+        found = re.search(r"\d{1,3}", text)
+        guess, number = int(found[0]) if found else None, int(state.problem.answer)
+        if guess == number:
+            return lmgym.Response(reward=1.0, terminated=True, info={"correct": True})
+        if state.turn == self.turns:
+            return lmgym.Response(truncated=True, info={"correct": False})
+        if guess is None:
+            return lmgym.Response(reply="Say a number.")
+        return lmgym.Response(reply="Higher." if number > guess else "Lower.")
+
+
+lmgym.register("guess-the-number", GuessTheNumber, "lmgym/GuessTheNumber-v0")
+
+
+@dataclass
+class Arguments:
+    """REINFORCE on a game of one's own."""
+
+    model: str = "smollm2-135m"
+    """The model to train."""
+    iterations: int = 3
+    """How often to collect and learn."""
+
+
+def main(arguments: Arguments) -> None:
+    policy = ChatPolicy(arguments.model, system_prompt="You play a guessing game.", max_tokens=8)
+    config = ReinforceConfig(iterations=arguments.iterations, problems_per_iteration=4, eval_problems=0)
+    Reinforce(policy, lmgym.make("guess-the-number"), config).train()
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Arguments, use_underscores=True))

@@ -1,0 +1,137 @@
+"""REINFORCE with a reference policy on GSM8K: an env, two policies, an algorithm, and `train()`.
+
+A run of some minutes on a laptop:
+
+    python examples/reinforce_stable_on_gsm8k_training.py --model_name_or_path smollm2-135m \
+        --train_data_file gsm8k:train --test_gsm8k_path gsm8k:test --n_few_shot_examples 3 --num_iterations 4 \
+        --num_collection_episodes 32 --max_trajectory_steps 6 --n_eval_steps 20 --sym_calc --evaluation_at_start
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import tyro
+
+import lmgym
+from lmgym.algorithms.reinforce_stable import ReinforceStable, ReinforceStableConfig
+from lmgym.commands.train import load_buffer, report
+from lmgym.errors import UserError
+from lmgym.learning.language_model import LanguageModel
+from lmgym.policies.examples import few_shot_examples
+from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
+from lmgym.policies.system_prompts import load_system_prompt
+from lmgym.run import Run
+
+
+@dataclass
+class Arguments:
+    """Train a language model on GSM8K with REINFORCE, a reference policy and a KL penalty."""
+
+    gsm8k_path: str = "gsm8k:train"
+    """Problems for the worked examples: a JSON or JSONL file, or gsm8k:train."""
+    train_data_file: str = "gsm8k:train"
+    """Problems to train on: a file, gsm8k:train or gsm8k:test."""
+    test_gsm8k_path: str = "gsm8k:test"
+    """Problems to evaluate on: a file, gsm8k:test or gsm8k:train."""
+    sys_prompt_path: str = "stepwise_math"
+    """A text file with the system prompt, or the name of one that ships with lmgym."""
+    model_name_or_path: str = "smollm2-135m"
+    """The model to train."""
+    ref_model_name: str = ""
+    """The reference model; by default the model itself as it is at the start."""
+    cache_dir: str = ""
+    """Where models and data are kept (LMGYM_CACHE)."""
+    n_few_shot_examples: int = 3
+    """Worked examples in the prompt."""
+    num_iterations: int = 20
+    """How often to collect and learn."""
+    num_collection_episodes: int = 64
+    """Episodes per iteration, in groups of eight per problem."""
+    max_trajectory_steps: int = 10
+    """Lines per solution."""
+    num_update_steps: int = 1
+    """Optimiser steps per iteration."""
+    cache_buffer: bool = False
+    """Write the episodes to --buffer_cache_path."""
+    evaluation_iterations: int = 0
+    """Evaluate after every so many iterations; 0 is only at the end."""
+    n_eval_steps: int = 100
+    """Problems per evaluation."""
+    buffer_cache_path: str = "buffer.jsonl"
+    """The file of --cache_buffer and --load_buffer_from_cache_at_start."""
+    load_buffer_from_cache_at_start: bool = False
+    """Begin with the episodes of an earlier run and learn from them too."""
+    gradient_accumulation_steps: int = 1
+    """Passes per optimiser step; the gradient stays the same."""
+    save_path: str = "runs/reinforce_stable_on_gsm8k"
+    """The run directory."""
+    n_save_iterations: int = 0
+    """Write a checkpoint after every so many iterations."""
+    kl_coeff: float = 0.01
+    """How strongly the policy is held to the reference."""
+    sym_calc: bool = False
+    """Let the symbolic calculator write the values inside <<…=…>>."""
+    evaluation_at_start: bool = False
+    """Evaluate before the first iteration."""
+    update_ref_iterations: int = 0
+    """Let the reference catch up after every so many iterations; 0 is never."""
+
+
+def make_env(data: str, max_steps: int) -> lmgym.Env:
+    """The real split behind `gsm8k:train` or `gsm8k:test`, or a file."""
+    name, _, split = data.partition(":")
+    if name == "gsm8k":
+        return lmgym.make("gsm8k", split=split or "train", max_steps=max_steps)
+    return lmgym.make(data, max_steps=max_steps)
+
+
+def main(arguments: Arguments) -> None:
+    env = make_env(arguments.train_data_file, arguments.max_trajectory_steps)
+    eval_env = make_env(arguments.test_gsm8k_path, arguments.max_trajectory_steps)
+    examples = few_shot_examples(make_env(arguments.gsm8k_path, 1), arguments.n_few_shot_examples)
+    prompt = load_system_prompt(arguments.sys_prompt_path)
+
+    def make_policy(model_name: str) -> FewShotLLMStepwiseMathPolicy:
+        model = LanguageModel.load(model_name)
+        return FewShotLLMStepwiseMathPolicy(model, examples, prompt, max_line_tokens=80, calculator=arguments.sym_calc)
+
+    policy = make_policy(arguments.model_name_or_path)
+    ref_policy = make_policy(arguments.ref_model_name or arguments.model_name_or_path)
+
+    group_size = min(8, arguments.num_collection_episodes)
+    config = ReinforceStableConfig(
+        iterations=arguments.num_iterations,
+        problems_per_iteration=max(1, arguments.num_collection_episodes // group_size),
+        group_size=group_size,
+        updates_per_iteration=arguments.num_update_steps,
+        gradient_accumulation_steps=arguments.gradient_accumulation_steps,
+        evaluate_at_start=arguments.evaluation_at_start,
+        evaluate_every=arguments.evaluation_iterations,
+        eval_problems=arguments.n_eval_steps,
+        save_every=arguments.n_save_iterations,
+        kl_coeff=arguments.kl_coeff,
+        update_reference_every=arguments.update_ref_iterations,
+        replay_episodes=arguments.num_collection_episodes if arguments.load_buffer_from_cache_at_start else 0,
+    )
+    run = Run(Path(arguments.save_path), {"algorithm": "reinforce-stable", **asdict(arguments), **asdict(config)})
+    algorithm = ReinforceStable(policy, env, config, eval_env, run, ref_policy)
+    if arguments.load_buffer_from_cache_at_start:
+        load_buffer(algorithm, Path(arguments.buffer_cache_path))
+    algorithm.train()
+    if arguments.cache_buffer:
+        algorithm.buffer.save(Path(arguments.buffer_cache_path))
+    report(algorithm, Path(arguments.save_path))
+
+
+if __name__ == "__main__":
+    import os
+
+    given = tyro.cli(Arguments, use_underscores=True)
+    if given.cache_dir:
+        os.environ["LMGYM_CACHE"] = given.cache_dir
+    try:
+        main(given)
+    except UserError as error:
+        raise SystemExit(f"{error}") from None

@@ -1,0 +1,49 @@
+"""Rewards at every step: a line whose calculation is right earns a little, the final answer earns 1.
+
+    python examples/step_wise_rewards.py --iterations 5
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tyro
+
+import lmgym
+from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
+from lmgym.policies.examples import few_shot_examples
+from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
+from lmgym.rewards.steps import calculations_are_right, weighted
+
+
+@dataclass
+class Arguments:
+    """REINFORCE with step rewards: every token carries the return of its own step."""
+
+    model: str = "smollm2-135m"
+    """The model to train."""
+    iterations: int = 5
+    """How often to collect and learn."""
+    problems_per_iteration: int = 8
+    """Problems per iteration."""
+    discount: float = 0.95
+    """How much a reward one line later is worth."""
+
+
+def main(arguments: Arguments) -> Reinforce:
+    # Without the calculator the model must compute by itself, and is told at once where it went wrong.
+    env = lmgym.make("word-problems", step_reward=weighted((0.1, calculations_are_right)), max_steps=4)
+    policy = FewShotLLMStepwiseMathPolicy(arguments.model, few_shot_examples(env, 3), calculator=False)
+    config = ReinforceConfig(
+        iterations=arguments.iterations,
+        problems_per_iteration=arguments.problems_per_iteration,
+        discount=arguments.discount,
+        eval_problems=0,
+    )
+    algorithm = Reinforce(policy, env, config)
+    algorithm.train()
+    return algorithm
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Arguments, use_underscores=True))

@@ -1,0 +1,80 @@
+"""The whole of REINFORCE in one file, with no RLAlgorithm: collect, compare, learn.
+
+    python examples/the_loop_by_hand.py --iterations 5
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import tyro
+
+import lmgym
+from lmgym.buffer import Buffer
+from lmgym.envs.vector_env import VectorEnv
+from lmgym.learning.batch import Batch
+from lmgym.learning.language_model import LanguageModel
+from lmgym.learning.logprobs import TokenScorer, common_trunk
+from lmgym.policies.examples import few_shot_examples
+from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
+
+
+@dataclass
+class Arguments:
+    """REINFORCE by hand on arithmetic."""
+
+    model: str = "smollm2-135m"
+    """The model to train."""
+    iterations: int = 5
+    """How often to collect and learn."""
+    problems: int = 8
+    """Problems per iteration."""
+    group_size: int = 8
+    """Episodes per problem."""
+    learning_rate: float = 1e-5
+    """Step size."""
+
+
+def main(arguments: Arguments) -> list[float]:
+    env = lmgym.make("arithmetic")
+    model = LanguageModel.load(arguments.model)
+    policy = FewShotLLMStepwiseMathPolicy(model, few_shot_examples(env, 2), max_line_tokens=32)
+    optimizer = torch.optim.AdamW(model.trainable().values(), lr=arguments.learning_rate, weight_decay=0.0)
+    rewards = []
+    for iteration in range(arguments.iterations):
+        # Act: every problem is tried several times, all episodes side by side.
+        envs, buffer = VectorEnv(env), Buffer()
+        problems = range(iteration * arguments.problems, (iteration + 1) * arguments.problems)
+        states = envs.reset(problems, arguments.group_size, seed=iteration)
+        while states:
+            actions = policy.get_actions(states)
+            steps = envs.step(actions)
+            buffer.add(steps)
+            states = [step.next_state for step in steps if not step.done]
+
+        # Compare: an episode is as good as its reward is above the mean of its group.
+        batch = Batch.from_episodes(list(buffer.episodes))
+        reward = batch.rewards.sum(dim=1)
+        mean = torch.stack([reward[batch.group == group].mean() for group in batch.group])
+        advantages = (reward - mean)[:, None] * batch.mask
+
+        # Learn: make the tokens of better episodes likelier.
+        scorer = TokenScorer(model, common_trunk(batch.tokens, batch.mask, batch.lengths), policy.temperature)
+        for part in batch.with_(advantages=advantages).to(model.device).micro_batches(4096, shared=scorer.trunk_length):
+            logprobs, _ = scorer.score(part.tokens, part.mask, part.lengths)
+            loss = -(part.advantages * logprobs).sum() / part.total_tokens
+            loss.backward()
+        scorer.backward_trunk()
+        torch.nn.utils.clip_grad_norm_(model.trainable().values(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        model.version += 1  # the engine must not decode with what it computed from the old weights
+
+        rewards.append(float(reward.mean()))
+        print(f"iteration {iteration + 1}: mean training reward {rewards[-1]:.3f}")
+    return rewards
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Arguments, use_underscores=True))

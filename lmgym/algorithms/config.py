@@ -1,0 +1,66 @@
+"""What every algorithm can be told; each field is a flag, and the line under it is its help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from lmgym.errors import UserError
+
+
+@dataclass
+class RLConfig:
+    """The settings of the loop and of the optimiser."""
+
+    iterations: int = 20
+    """How often to collect episodes and learn from them."""
+    problems_per_iteration: int = 16
+    """Problems per iteration."""
+    group_size: int = 8
+    """Episodes per problem; they are compared with each other."""
+    updates_per_iteration: int = 1
+    """Optimiser steps per iteration, each over the whole batch; from the second on, importance ratios correct."""
+    learning_rate: float = 1e-5
+    """Step size of AdamW, before the schedule."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the learning rate falls over the run."""
+    warmup_steps: int = 0
+    """Optimiser steps over which the learning rate rises to its full size."""
+    max_gradient_norm: float = 1.0
+    """A longer gradient is scaled down to this norm."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay of AdamW."""
+    micro_batch_tokens: int = 4096
+    """Tokens per forward and backward pass: less needs less memory and gives the same gradient."""
+    gradient_accumulation_steps: int = 1
+    """Cut each optimiser step into at least this many passes; the gradient stays the same."""
+    buffer_capacity: int = 4096
+    """Episodes kept in memory; all of them stay on disk."""
+    replay_episodes: int = 0
+    """Older episodes from the buffer to learn from again in each iteration."""
+    balanced_replay: bool = False
+    """Replay as many rewarded episodes as unrewarded ones, instead of whole groups at random."""
+    evaluate_every: int = 0
+    """Evaluate after every so many iterations; 0 is only at the end."""
+    evaluate_at_start: bool = True
+    """Evaluate before the first iteration."""
+    eval_problems: int = 200
+    """Held-out problems per evaluation; 0 is no evaluation at all."""
+    save_every: int = 10
+    """Write a checkpoint after every so many iterations; 0 is only when interrupted."""
+    seed: int = 0
+    """The source of all randomness of the run."""
+
+    def check(self) -> None:
+        """Refuses settings that cannot work, in one sentence."""
+        at_least_one = {"iterations", "problems_per_iteration", "group_size", "updates_per_iteration"}
+        at_least_one |= {"micro_batch_tokens", "gradient_accumulation_steps", "buffer_capacity"}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                continue
+            least = 1 if field.name in at_least_one else 0
+            if not value >= least:  # also true of nan
+                raise UserError(f"--{field.name} is {value}: it must be at least {least}.")
+        if self.max_gradient_norm == 0 or self.learning_rate == 0:
+            raise UserError("--learning_rate and --max_gradient_norm must be above 0, or nothing is learnt.")

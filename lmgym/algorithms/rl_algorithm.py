@@ -1,0 +1,206 @@
+"""The loop of reinforcement learning, and the two questions an algorithm answers. Read this file first."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmgym.algorithms.config import RLConfig
+from lmgym.buffer import Buffer
+from lmgym.envs.env import Env
+from lmgym.envs.vector_env import VectorEnv
+from lmgym.errors import UserError
+from lmgym.evaluate import Evaluation, evaluate, held_out_indices, normalise, overlap
+from lmgym.learning.batch import Batch
+from lmgym.learning.learner import Learner, LearnerSettings, Update
+from lmgym.losses import masked_max, masked_mean
+from lmgym.policies.llm_policy import LLMPolicy
+from lmgym.run import Run, uninterrupted
+from lmgym.types import Episode
+
+COMPARABLE_TASK = 100_000
+"""A task with more problems than this is procedural, and only the problems really trained on are compared."""
+
+
+class RLAlgorithm(ABC):
+    """An algorithm is its credit (`advantages`) and its objective (`loss`), or a `train` of its own."""
+
+    Config: ClassVar[type[RLConfig]] = RLConfig
+
+    def __init__(
+        self,
+        policy: LLMPolicy,
+        env: Env,
+        config: RLConfig | None = None,
+        eval_env: Env | None = None,
+        run: Run | None = None,
+    ) -> None:
+        self.config = config or self.Config()
+        self.config.check()
+        self.policy = policy
+        self.envs = VectorEnv(env)
+        self.eval_env = eval_env
+        self.run = run or Run()
+        self.learner = Learner(policy.model, self._learner_settings())
+        self.buffer = Buffer(self.config.buffer_capacity, self.run.episodes_path)
+        self.iteration = 0
+        self.evaluations: dict[int, Evaluation] = {}
+        self.eval_indices: list[int] = []
+        self.trained_on: set[str] = set()
+        if eval_env is not None and self.config.eval_problems:
+            self.eval_indices = held_out_indices(eval_env, self.config.eval_problems, avoid=policy.examples)
+        self._look_for_contamination()
+
+    def train(self) -> None:
+        """The classic loop: act, remember, learn; now and then evaluate and save."""
+        config = self.config
+        with self.run.watch(self):
+            if self.iteration == 0 and config.evaluate_at_start:
+                self.evaluate()
+            while self.iteration < config.iterations:
+                started = time.perf_counter()
+                states = self.envs.reset(self.next_problems(), config.group_size, self.next_seed())
+                while states:
+                    actions = self.policy.get_actions(states)
+                    steps = self.envs.step(actions)
+                    self.buffer.add(steps, self.iteration)
+                    states = [step.next_state for step in steps if not step.done]
+                collected = time.perf_counter()
+                with uninterrupted():
+                    metrics = self.update_policy()
+                    self.iteration += 1
+                self.run.log(self.iteration, metrics | self._speed(started, collected))
+                if _is_due(self.iteration, config.evaluate_every) and self.iteration < config.iterations:
+                    self.evaluate()
+                if _is_due(self.iteration, config.save_every):
+                    self.run.save_checkpoint(self)
+            self.evaluate()
+            self.run.finish(self)
+
+    @abstractmethod
+    def advantages(self, batch: Batch) -> Tensor:
+        """The credit of each token [episodes, length]: how much better than expected it turned out."""
+
+    @abstractmethod
+    def loss(self, logprobs: Tensor, batch: Batch) -> Tensor:
+        """What to minimise, from the learner's log-probabilities [episodes, length] of a micro-batch."""
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Adds to the batch what credit and loss need beyond it, such as a reference's log-probabilities."""
+        return batch
+
+    def update_policy(self) -> dict[str, float]:
+        """Learns from the iteration's episodes, and from older ones where replay is on."""
+        fresh = self.buffer.of_iteration(self.iteration)
+        self.trained_on.update(normalise(episode.problem.prompt) for episode in fresh)
+        batch = self.prepare(Batch.from_episodes([*fresh, *self._replayed()]))
+        batch = batch.with_(advantages=self.advantages(batch))
+        learnable = batch.select(self.rows_to_learn(batch))
+        metrics = {
+            "reward": float(np.mean([episode.reward for episode in fresh])),
+            "accuracy": float(np.mean([bool(episode.info.get("correct", episode.reward >= 1)) for episode in fresh])),
+            "length": float(np.mean([episode.length for episode in fresh])),
+            "cut_off": float(np.mean([episode.cut_off for episode in fresh])),
+            "tokens": float(sum(episode.length for episode in fresh)),
+            "episodes_learnt": float(len(learnable)),
+        }
+        for index in range(self.config.updates_per_iteration):
+            update = self.learner.step(learnable, self.loss)
+            if index == 0 and update is not None:
+                metrics |= self.describe(update, learnable)
+        return metrics
+
+    def rows_to_learn(self, batch: Batch) -> Tensor:
+        """The episodes to compute; an algorithm whose loss vanishes with the advantage may leave some out."""
+        return torch.arange(len(batch))
+
+    def describe(self, update: Update, batch: Batch) -> dict[str, float]:
+        """What to report of an optimiser step, seen before it moved the weights."""
+        on_policy = batch.mask & (batch.policy_version == batch.policy_version.max())[:, None]
+        gap = (update.logprobs - batch.logprobs).abs()
+        return {
+            "loss": update.loss,
+            "entropy": masked_mean(update.entropies, batch.mask),
+            "gradient_norm": update.gradient_norm,
+            "learning_rate": update.learning_rate,
+            "gap": masked_mean(gap, on_policy),
+            "gap_max": masked_max(gap, on_policy),
+        }
+
+    def evaluate(self) -> Evaluation | None:
+        """Plays the held-out problems greedily and tracks how it went."""
+        if self.eval_env is None or not self.eval_indices:
+            return None
+        with self.run.busy("evaluating"):
+            result = evaluate(
+                self.policy, self.eval_env, self.eval_indices, seed=self.config.seed, trained_on=self.trained_on
+            )
+        self.evaluations[self.iteration] = result
+        self.run.log_evaluation(self.iteration, result)
+        return result
+
+    def next_problems(self) -> Sequence[int]:
+        """The problems of this iteration: a walk through a shuffled task, which any iteration can find again."""
+        count, size = self.config.problems_per_iteration, len(self.envs.env.problems)
+        places = range(self.iteration * count, (self.iteration + 1) * count)
+        if size > COMPARABLE_TASK:
+            start = int(np.random.default_rng(self.config.seed).integers(size))
+            return [(start + place) % size for place in places]
+        epochs = {place // size for place in places}
+        orders = {epoch: np.random.default_rng([self.config.seed, epoch]).permutation(size) for epoch in epochs}
+        return [int(orders[place // size][place % size]) for place in places]
+
+    def next_seed(self) -> int:
+        """The seed of this iteration's episodes: all randomness is a function of the run's seed and the iteration."""
+        return int(np.random.SeedSequence([self.config.seed, self.iteration]).generate_state(1)[0])
+
+    def _replayed(self) -> list[Episode]:
+        count, config = self.config.replay_episodes, self.config
+        if not count:
+            return []
+        random = np.random.default_rng([config.seed, self.iteration, 1])
+        draw = self.buffer.sample_balanced if config.balanced_replay else self.buffer.sample
+        return draw(count, random, before=self.iteration)
+
+    def _look_for_contamination(self) -> None:
+        """Warns where held-out problems are also trained on, by comparing the problems themselves."""
+        problems = self.envs.env.problems
+        if not self.eval_indices or self.eval_env is None or len(problems) > COMPARABLE_TASK:
+            return
+        both = overlap((self.eval_env.problems[index] for index in self.eval_indices), problems)
+        self.trained_on |= both
+        if both:
+            self.run.warn(
+                f"CONTAMINATED: {len(both)} of the {len(self.eval_indices)} problems to evaluate on are also trained "
+                "on, so the accuracy of this run says nothing about new problems; every number is marked."
+            )
+
+    def _speed(self, started: float, collected: float) -> dict[str, float]:
+        now = time.perf_counter()
+        return {"seconds_collecting": collected - started, "seconds_learning": now - collected}
+
+    def _learner_settings(self) -> LearnerSettings:
+        config = self.config
+        if self.policy.temperature == 0:
+            raise UserError("a policy that learns must sample: give it a temperature above 0.")
+        return LearnerSettings(
+            learning_rate=config.learning_rate,
+            schedule=config.schedule,
+            warmup_steps=config.warmup_steps,
+            total_steps=config.iterations * config.updates_per_iteration,
+            max_gradient_norm=config.max_gradient_norm,
+            weight_decay=config.weight_decay,
+            micro_batch_tokens=config.micro_batch_tokens,
+            gradient_accumulation_steps=config.gradient_accumulation_steps,
+            temperature=self.policy.temperature,
+        )
+
+
+def _is_due(iteration: int, every: int) -> bool:
+    return every > 0 and iteration % every == 0

@@ -1,0 +1,171 @@
+"""The `lmgym` program: finds the command, parses its flags, and turns a user's mistake into one sentence."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import make_dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from lmgym.console import messages, results
+from lmgym.errors import UserError
+
+USAGE = """lmgym: a gym for language models
+
+  lmgym train [ALGORITHM] [flags]   train a model; with no flags, the default recipe
+  lmgym train --resume RUN [flags]  go on where a run stopped
+  lmgym eval [flags]                measure a model, alone or beside another
+  lmgym play [flags]                solve a problem yourself
+  lmgym envs                        list the environments
+  lmgym algorithms                  list the algorithms
+  lmgym models                      list the models
+
+Each command has its own --help."""
+
+INTERRUPTED = 130
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The entry point: exit code 0, 2 for a user's mistake, 130 for Ctrl-C."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        _dispatch(arguments)
+    except UserError as error:
+        messages.print(f"lmgym: {error}", style="red", markup=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def _dispatch(arguments: list[str]) -> None:
+    command, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
+    if command in ("--help", "-h", "help"):
+        results.print(USAGE, markup=False)
+        return
+    if command == "--version":
+        from lmgym import __version__
+
+        results.print(__version__)
+        return
+    if command not in COMMANDS:
+        raise UserError(f"there is no command {command!r}; there are {', '.join(COMMANDS)}. Try: lmgym --help")
+    COMMANDS[command](rest)
+
+
+def _train(arguments: list[str]) -> None:
+    from lmgym.algorithms.registry import find_algorithm
+    from lmgym.commands import train as command
+
+    name = "reinforce-stable"
+    if arguments and not arguments[0].startswith("-"):
+        name, arguments = arguments[0], arguments[1:]
+    resumed = _value_of("--resume", arguments)
+    if resumed is not None:
+        folder = Path(resumed)
+        if not folder.is_dir():
+            raise UserError(f"{folder} is not a folder; give --resume the folder of a run.")
+        command.resume(folder, find_algorithm, _given_again(arguments, folder, find_algorithm))
+        return
+    algorithm = find_algorithm(name)
+    settings = _parse_train(algorithm.Config, arguments, prog=f"lmgym train {name}")
+    command.train(name, algorithm, settings)
+
+
+def _parse_train(config_class: Any, arguments: list[str], prog: str, default: Any = None) -> Any:
+    """Parses flags into TrainSettings with this algorithm's own fields among them."""
+    from lmgym.commands.train import TrainSettings
+
+    shape = make_dataclass(
+        "TrainFlags", [("algorithm", config_class)], bases=(TrainSettings,), namespace={"__doc__": config_class.__doc__}
+    )
+    start = default or TrainSettings(config_class())
+    flags = shape(start.algorithm, start.task, start.policy, start.run)
+    return _parse(shape, arguments, prog, flags)
+
+
+def _given_again(arguments: list[str], folder: Path, find_algorithm: Any) -> dict[str, Any]:
+    """The settings that stand beside --resume on the command line, to override the saved ones."""
+    from lmgym.commands.train import _flat, settings_from
+
+    place = arguments.index("--resume") if "--resume" in arguments else None
+    rest = arguments[:place] + arguments[place + 2 :] if place is not None else arguments
+    rest = [argument for argument in rest if not argument.startswith("--resume=")]
+    saved = _saved_config(folder)
+    algorithm = find_algorithm(saved["algorithm"])
+    settings = settings_from(algorithm.Config, saved)
+    return _flat(_parse_train(algorithm.Config, rest, "lmgym train --resume RUN", settings))
+
+
+def _eval(arguments: list[str]) -> None:
+    from lmgym.algorithms.registry import find_algorithm
+    from lmgym.commands.evaluate import EvalSettings, run_evaluation
+    from lmgym.commands.train import settings_from
+
+    default = EvalSettings()
+    model = _value_of("--model", arguments)
+    if model is not None and (Path(model) / "config.json").is_file() and (Path(model) / "metrics.jsonl").is_file():
+        # A run is evaluated as it was trained: same task, same prompt, unless told otherwise.
+        saved = _saved_config(Path(model))
+        trained = settings_from(find_algorithm(saved["algorithm"]).Config, saved)
+        trained.policy.lora = False
+        default = EvalSettings(default.measure, trained.task, trained.policy)
+    run_evaluation(_parse(EvalSettings, arguments, "lmgym eval", default))
+
+
+def _play(arguments: list[str]) -> None:
+    from lmgym.commands.play import PlaySettings, play
+
+    play(_parse(PlaySettings, arguments, "lmgym play", PlaySettings()))
+
+
+def _listing(function_name: str) -> Any:
+    def run(arguments: list[str]) -> None:
+        from lmgym.commands import listing
+
+        if arguments and arguments[0] not in ("-h", "--help"):
+            raise UserError(f"this command takes no flags, but was given {arguments[0]!r}.")
+        getattr(listing, function_name)()
+
+    return run
+
+
+COMMANDS = {
+    "train": _train,
+    "eval": _eval,
+    "play": _play,
+    "envs": _listing("list_envs"),
+    "algorithms": _listing("list_algorithms"),
+    "models": _listing("list_models"),
+}
+
+
+def _parse(shape: Any, arguments: list[str], prog: str, default: Any) -> Any:
+    """Flags by tyro: underscores as the fields have them, hyphens accepted too."""
+    config = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
+    return tyro.cli(shape, args=arguments, prog=prog, default=default, config=config, use_underscores=True)
+
+
+def _value_of(flag: str, arguments: list[str]) -> str | None:
+    """The value of one flag, looked up before the others can be parsed."""
+    for index, argument in enumerate(arguments):
+        if argument == flag:
+            if index + 1 == len(arguments):
+                raise UserError(f"{flag} needs a value.")
+            return arguments[index + 1]
+        if argument.startswith(f"{flag}="):
+            return argument.split("=", 1)[1]
+    return None
+
+
+def _saved_config(folder: Path) -> dict[str, Any]:
+    try:
+        return json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder} is not a run of lmgym: its config.json cannot be read ({error}).") from None
+
+
+if __name__ == "__main__":
+    main()

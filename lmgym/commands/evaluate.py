@@ -1,0 +1,90 @@
+"""`lmgym eval`: how good a model is, beside another one where asked, on the same problems."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lmgym.buffer import read_episodes
+from lmgym.commands.settings import PolicySettings, TaskSettings
+from lmgym.console import comparison_table, difference_line, messages, results
+from lmgym.errors import UserError
+from lmgym.evaluate import Evaluation, evaluate, held_out_indices
+from lmgym.policies.examples import few_shot_examples
+from lmgym.storage import write_text, writing_to
+
+
+@dataclass
+class Measure:
+    """What to measure and how often."""
+
+    base: str = ""
+    """Another model to set beside the first, on the same problems, with a paired test."""
+    split: str = "test"
+    """Which split to evaluate on."""
+    problems: int = 200
+    """How many problems, from the first on."""
+    samples: int = 1
+    """Answers per problem; more than one also gives pass@k and maj@k."""
+    sample_temperature: float = 0.0
+    """0 answers greedily."""
+    seed: int = 0
+    """Where the randomness of sampled answers comes from."""
+    output: str = ""
+    """Also write the results to this JSON file."""
+
+
+@dataclass
+class EvalSettings:
+    """All that `lmgym eval` can be told."""
+
+    measure: Measure = field(default_factory=Measure)
+    task: TaskSettings = field(default_factory=TaskSettings)
+    policy: PolicySettings = field(default_factory=PolicySettings)
+
+
+def run_evaluation(settings: EvalSettings) -> None:
+    """Evaluates one or two models and prints them side by side."""
+    measure = settings.measure
+    if measure.problems < 1 or measure.samples < 1 or measure.sample_temperature < 0:
+        raise UserError("--problems and --samples must be at least 1 and --sample_temperature at least 0.")
+    if measure.samples > 1 and measure.sample_temperature == 0:
+        raise UserError(f"{measure.samples} greedy answers are all the same: give --sample_temperature 0.8 or so.")
+    env = settings.task.make(measure.split)
+    examples = few_shot_examples(settings.task.make("train"), settings.policy.shots)
+    indices = held_out_indices(env, measure.problems, avoid=examples)
+    names = [name for name in (measure.base, settings.policy.model) if name]
+    found: dict[str, Evaluation] = {}
+    for name in names:
+        policy = settings.policy.make(examples, name)
+        messages.print(f"evaluating {name} on {len(indices)} problems …", soft_wrap=True)
+        found[name] = evaluate(
+            policy,
+            env,
+            indices,
+            samples=measure.samples,
+            temperature=measure.sample_temperature,
+            seed=measure.seed,
+            trained_on=trained_prompts(Path(name)),
+        )
+        if found[name].contaminated:
+            messages.print(
+                f"WARNING: CONTAMINATED: {name} was trained on {found[name].contaminated} of these problems.",
+                style="bold red",
+            )
+        del policy
+    results.print(comparison_table(found))
+    if len(found) == 2:
+        results.print(difference_line(found[names[0]], found[names[1]]), soft_wrap=True)
+    if measure.output:
+        path = Path(measure.output)
+        with writing_to(path.parent, "--output"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, json.dumps({name: result.to_json() for name, result in found.items()}, indent=2) + "\n")
+
+
+def trained_prompts(run: Path) -> set[str]:
+    """The problems a run was trained on, where the model is a run of ours."""
+    path = run / "episodes.jsonl"
+    return {episode.problem.prompt for episode in read_episodes(path)} if path.is_file() else set()

@@ -1,0 +1,39 @@
+"""`lmgym envs`, `lmgym algorithms`, `lmgym models`: what there is."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from lmgym.algorithms.registry import ALGORITHMS
+from lmgym.assets import KNOWN_MODELS, cache_dir, is_cached
+from lmgym.console import results
+from lmgym.envs import registrations
+
+
+def list_envs() -> None:
+    """Every environment with its options."""
+    table = Table("name", "what it is", "options and their defaults")
+    for entry in registrations():
+        options = ", ".join(f"{name}={value}" for name, value in entry.options.items())
+        table.add_row(entry.name, entry.description, options)
+    results.print(table)
+    results.print("A JSON or JSONL file of problems is an environment too: --env my_problems.jsonl")
+
+
+def list_algorithms() -> None:
+    """Every algorithm in one line with its paper."""
+    table = Table("name", "what it is", "paper")
+    for name, entry in ALGORITHMS.items():
+        table.add_row(name, entry.summary, entry.paper)
+    results.print(table)
+    results.print("Your own is one too: lmgym train my_module:MyAlgorithm")
+
+
+def list_models() -> None:
+    """Every known model and whether it is here already."""
+    table = Table("name", "what it is", "licence", "in the cache")
+    for name, model in KNOWN_MODELS.items():
+        table.add_row(name, model.description, model.licence, "yes" if is_cached(name) else "no")
+    results.print(table)
+    results.print(f"The cache is {cache_dir()} (LMGYM_CACHE).", soft_wrap=True)
+    results.print("--model also takes a hub id, a Hugging Face folder, a GGUF file and a run of lmgym.")

@@ -1,0 +1,85 @@
+"""What the commands can be told; each field is a flag, and the line under it is its help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from lmgym.envs import Env, make
+from lmgym.errors import UserError
+from lmgym.types import Problem
+
+
+@dataclass
+class TaskSettings:
+    """What is to be solved."""
+
+    env: str = "word-problems"
+    """A name from `lmgym envs`, or the path of a JSON or JSONL file with problems."""
+    env_options: dict[str, str] = field(default_factory=dict)
+    """Options of the environment as names and values: --env_options max_operations 3 difficulty 2"""
+
+    def make(self, split: str) -> Env:
+        """The environment on one of its splits."""
+        return make(self.env, split=split, **{name: _literal(value) for name, value in self.env_options.items()})
+
+
+@dataclass
+class PolicySettings:
+    """Who solves it, and how it is prompted."""
+
+    model: str = "smollm2-135m"
+    """A name from `lmgym models`, a hub id, a Hugging Face folder, a GGUF file, or a run of lmgym."""
+    policy: Literal["stepwise", "chat"] = "stepwise"
+    """stepwise: one line of the solution is one action; chat: the whole answer is."""
+    shots: int = 3
+    """Worked examples in the prompt, from the training split."""
+    system_prompt: str | None = None
+    """A text file, or the name of a prompt that ships with lmgym; by default the one that suits the policy."""
+    max_tokens: int = 40
+    """Tokens per action: of a line, or of the whole answer."""
+    temperature: float = 0.8
+    """Sampling temperature in training; it is part of the policy that learns."""
+    calculator: bool = True
+    """Inside <<…= the value is computed and forced into the text; forced tokens are not trained on."""
+    device: str = "auto"
+    """auto finds CUDA, then MPS, then the CPU; or name one, such as cuda:1."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """What to compute in; weights are always kept in float32."""
+    lora: bool = False
+    """Train a LoRA adapter instead of all weights (needs: pip install 'lmgym[lora]')."""
+    lora_rank: int = 16
+    """Rank of the adapter."""
+    lora_alpha: int = 32
+    """Scale of the adapter: its output is multiplied by alpha / rank."""
+
+    def make(self, examples: Sequence[Problem], model: str | None = None) -> Any:
+        """Loads the model, or another in its place, and makes the policy."""
+        from lmgym.learning.language_model import LanguageModel
+        from lmgym.learning.lora import LoraSettings
+        from lmgym.policies.chat_policy import ChatPolicy
+        from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
+        from lmgym.policies.system_prompts import load_system_prompt
+
+        if self.shots < 0 or self.lora_rank < 1:
+            raise UserError(f"--shots is {self.shots} and --lora_rank {self.lora_rank}: at least 0 and 1 are needed.")
+        # An adapter that is loaded already learns; a second one on top of it would not be saved with it.
+        lora = LoraSettings(self.lora_rank, self.lora_alpha) if self.lora and model is None else None
+        loaded = LanguageModel.load(model or self.model, device=self.device, dtype=self.dtype, lora=lora)
+        kind = FewShotLLMStepwiseMathPolicy if self.policy == "stepwise" else ChatPolicy
+        prompt = None if self.system_prompt is None else load_system_prompt(self.system_prompt)
+        return kind(loaded, examples, prompt, self.max_tokens, self.temperature, self.calculator)
+
+
+def _literal(text: str) -> Any:
+    """An option's value as a number, a truth or nothing where it reads like one."""
+    named = {"true": True, "false": False, "none": None}
+    if text.lower() in named:
+        return named[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text.split(",") if "," in text else text

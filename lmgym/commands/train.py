@@ -1,0 +1,160 @@
+"""`lmgym train`: an environment, a policy and an algorithm, and then the loop."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from lmgym.algorithms.config import RLConfig
+from lmgym.algorithms.rl_algorithm import RLAlgorithm
+from lmgym.buffer import read_episodes
+from lmgym.checkpoint import newest_checkpoint
+from lmgym.commands.settings import PolicySettings, TaskSettings
+from lmgym.console import comparison_table, difference_line, results, show_answers
+from lmgym.envs import make
+from lmgym.errors import UserError
+from lmgym.policies.examples import few_shot_examples
+from lmgym.run import Run, new_run_folder
+
+
+@dataclass
+class RunSettings:
+    """Where the run is kept and how it is watched."""
+
+    out: str = "runs"
+    """The folder that gets a folder for this run."""
+    name: str = ""
+    """The run's name; by default algorithm, environment and time."""
+    track: tuple[str, ...] = ()
+    """Trackers besides metrics.jsonl, any number of: wandb tensorboard trackio."""
+    eval_env: str = ""
+    """Evaluate on another environment or file; by default on the test split of --env."""
+    ref_model: str = ""
+    """The reference of the KL penalty; by default the model itself as it was at the start."""
+    load_buffer_from_cache_at_start: str = ""
+    """A file of episodes (episodes.jsonl of a run) to begin with; use it with --replay_episodes."""
+
+
+@dataclass
+class TrainSettings:
+    """All that `lmgym train` can be told."""
+
+    algorithm: RLConfig
+    task: TaskSettings = field(default_factory=TaskSettings)
+    policy: PolicySettings = field(default_factory=PolicySettings)
+    run: RunSettings = field(default_factory=RunSettings)
+
+
+def train(algorithm_name: str, algorithm_class: type[RLAlgorithm], settings: TrainSettings) -> Path:
+    """Begins a run and sees it through."""
+    settings.algorithm.check()
+    task, folder = settings.task, _folder(algorithm_name, settings)
+    config = {"algorithm": algorithm_name, **_flat(settings)}
+    algorithm = _build(algorithm_class, settings, lambda: Run(folder, config, settings.run.track))
+    if settings.run.load_buffer_from_cache_at_start:
+        load_buffer(algorithm, Path(settings.run.load_buffer_from_cache_at_start))
+    results.print(
+        f"{algorithm_name} on {task.env} with {settings.policy.model}; the run is in {folder}", soft_wrap=True
+    )
+    algorithm.train()
+    report(algorithm, folder)
+    return folder
+
+
+def resume(folder: Path, find_class: Any, overrides: dict[str, Any]) -> Path:
+    """Goes on where a run stopped, with its own settings but for the ones given again."""
+    config_path = folder / "config.json"
+    if not config_path.is_file():
+        raise UserError(f"{folder} is not a run: it has no config.json; give the folder that `lmgym train` named.")
+    saved = json.loads(config_path.read_text(encoding="utf-8"))
+    checkpoint = newest_checkpoint(folder)
+    algorithm_name = saved.pop("algorithm")
+    algorithm_class = find_class(algorithm_name)
+    settings = settings_from(algorithm_class.Config, saved | overrides)
+    config = {"algorithm": algorithm_name, **_flat(settings)}
+    algorithm = _build(
+        algorithm_class, settings, lambda: Run(folder, config, settings.run.track), model=str(checkpoint)
+    )
+    algorithm.run.resume(algorithm)
+    results.print(f"resuming {folder} after iteration {algorithm.iteration}", soft_wrap=True)
+    algorithm.train()
+    report(algorithm, folder)
+    return folder
+
+
+def settings_from(config_class: type[RLConfig], flat: dict[str, Any]) -> TrainSettings:
+    """Sorts flat settings, as config.json has them, into their dataclasses."""
+
+    def pick(kind: Any) -> Any:
+        names = {f.name for f in fields(kind)}
+        chosen = {name: value for name, value in flat.items() if name in names}
+        return kind(**{name: tuple(value) if name == "track" else value for name, value in chosen.items()})
+
+    return TrainSettings(pick(config_class), pick(TaskSettings), pick(PolicySettings), pick(RunSettings))
+
+
+def report(algorithm: RLAlgorithm, folder: Path) -> None:
+    """Before and after side by side, some answers, and what to do next."""
+    evaluations = algorithm.evaluations
+    if len(evaluations) > 1:
+        before, after = evaluations[min(evaluations)], evaluations[max(evaluations)]
+        show_answers(before, after)
+        results.print()
+        results.print(comparison_table({"before": before, "after": after}))
+        results.print(difference_line(before, after), soft_wrap=True)
+    elif evaluations:
+        results.print(comparison_table({"after": next(iter(evaluations.values()))}))
+    results.print(
+        f"\nThe run is in {folder}: model/, metrics.jsonl, episodes.jsonl, learning_curve.png", soft_wrap=True
+    )
+    results.print("What to try next:")
+    results.print(
+        f"  lmgym eval --model {folder} --base {algorithm.run.config.get('model', 'smollm2-135m')}", soft_wrap=True
+    )
+    results.print(f"  lmgym train --resume {folder} --iterations {2 * algorithm.config.iterations}", soft_wrap=True)
+    results.print("  lmgym train --env gsm8k --max_tokens 80      and read lmgym/algorithms/rl_algorithm.py")
+
+
+def _build(
+    algorithm_class: type[RLAlgorithm], settings: TrainSettings, make_run: Any, model: str | None = None
+) -> RLAlgorithm:
+    env = settings.task.make("train")
+    eval_env = None
+    if settings.algorithm.eval_problems:
+        eval_env = make(settings.run.eval_env, "test") if settings.run.eval_env else settings.task.make("test")
+    examples = few_shot_examples(env, settings.policy.shots)
+    policy = settings.policy.make(examples, model)
+    extra: dict[str, Any] = {}
+    if getattr(settings.algorithm, "kl_coeff", 0):
+        # A resumed model has moved, so its reference must be loaded; LoRA still has its base inside.
+        reference = settings.run.ref_model or (settings.policy.model if model and not settings.policy.lora else "")
+        if reference:
+            extra["ref_policy"] = replace(settings.policy, lora=False).make(examples, reference)
+    return algorithm_class(policy, env, settings.algorithm, eval_env, make_run(), **extra)
+
+
+def load_buffer(algorithm: RLAlgorithm, path: Path) -> None:
+    """Puts foreign episodes before the run's own: their iterations count down from −1, their policy is nobody's."""
+    episodes = list(read_episodes(path))
+    newest = max((episode.iteration for episode in episodes), default=0)
+    for episode in episodes:
+        steps = tuple(replace(step, action=replace(step.action, policy_version=-1)) for step in episode.steps)
+        algorithm.buffer.episodes.append(replace(episode, steps=steps, iteration=episode.iteration - newest - 1))
+
+
+def _folder(algorithm_name: str, settings: TrainSettings) -> Path:
+    root = Path(settings.run.out)
+    if settings.run.name:
+        folder = root / settings.run.name
+        if folder.exists() and any(folder.iterdir()):
+            raise UserError(f"{folder} exists already; choose another --name, or go on with --resume {folder}.")
+        return folder
+    task = Path(settings.task.env).stem
+    return new_run_folder(root, f"{algorithm_name.replace(':', '-')}-{task}")
+
+
+def _flat(settings: TrainSettings) -> dict[str, Any]:
+    parts = (settings.task, settings.policy, settings.run, settings.algorithm)
+    return {name: value for part in parts for name, value in asdict(part).items()}

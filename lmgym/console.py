@@ -1,0 +1,93 @@
+"""All that a person reads: results on standard output, progress and warnings on standard error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from lmgym.evaluate import Evaluation, paired_p_value
+
+results = Console(highlight=False)
+messages = Console(stderr=True, highlight=False)
+
+COLUMNS = {
+    "reward": ("reward", "{:.3f}"),
+    "accuracy": ("train acc", "{:.1%}"),
+    "kl": ("KL", "{:.4f}"),
+    "entropy": ("entropy", "{:.3f}"),
+    "length": ("length", "{:.1f}"),
+    "gradient_norm": ("grad norm", "{:.3f}"),
+    "gap": ("gap", "{:.1e}"),
+    "tokens_per_second": ("tok/s", "{:.0f}"),
+}
+"""Metric, heading and form of the line that each iteration prints."""
+
+
+def header() -> str:
+    """The headings of the iteration lines."""
+    return "  iter " + " ".join(f"{heading:>9}" for heading, _ in COLUMNS.values())
+
+
+def iteration_line(iteration: int, metrics: Mapping[str, float]) -> str:
+    """One iteration in one line; what was not measured is a dash."""
+    cells = [form.format(metrics[name]) if name in metrics else "–" for name, (_, form) in COLUMNS.items()]
+    return f"{iteration:6d} " + " ".join(f"{cell:>9}" for cell in cells)
+
+
+def evaluation_line(evaluation: Evaluation) -> str:
+    """An evaluation in one line, marked where its problems were also trained on."""
+    mark = "CONTAMINATED " if evaluation.contaminated else "held-out "
+    return (
+        f"{mark}strict {evaluation.strict}, lenient {evaluation.lenient}, "
+        f"unparsed {evaluation.unparsed:.1%}, cut off {evaluation.cut_off:.1%}, "
+        f"length {evaluation.mean_length:.1f}, {evaluation.problems} problems"
+    )
+
+
+def comparison_table(rows: Mapping[str, Evaluation]) -> Table:
+    """Evaluations of the same problems side by side, with their 95 % intervals."""
+    first = next(iter(rows.values()))
+    kind = "CONTAMINATED" if any(row.contaminated for row in rows.values()) else "held-out"
+    way = "greedy" if first.temperature == 0 else f"temperature {first.temperature:g}"
+    title = f"{first.problems} {kind} problems, {way}, {first.samples} sample(s) each, 95 % Wilson intervals"
+    table = Table(title=title, title_justify="left")
+    for heading in ("", "strict", "lenient", "unparsed", "cut off", "length"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    if first.samples > 1:
+        table.add_column(f"pass@{first.samples}", justify="right")
+        table.add_column(f"maj@{first.samples}", justify="right")
+    for name, row in rows.items():
+        cells = [str(row.strict), str(row.lenient), f"{row.unparsed:.1%}", f"{row.cut_off:.1%}"]
+        cells.append(f"{row.mean_length:.1f}")
+        if first.samples > 1:
+            cells += [str(row.pass_at_k), str(row.majority_at_k)]
+        table.add_row(name, *cells)
+    return table
+
+
+def difference_line(before: Evaluation, after: Evaluation) -> str:
+    """How far apart two evaluations of the same problems are, and whether chance could do it."""
+    points = 100 * (after.strict.value - before.strict.value)
+    p_value = paired_p_value(before, after)
+    return f"strict accuracy {points:+.1f} points; paired exact McNemar test on the same problems: p = {p_value:.2g}"
+
+
+def show_answers(before: Evaluation, after: Evaluation, count: int = 3) -> None:
+    """Some answers before and after, the first that changed from wrong to right, then whatever comes first."""
+    order = sorted(range(len(after.episodes)), key=lambda i: (before.solved[i] >= after.solved[i], i))
+    for index in order[:count]:
+        old, new = before.episodes[index], after.episodes[index]
+        results.print(f"\n[bold]{_plain(old.problem.prompt)}[/bold]  (answer {_plain(old.problem.answer)})")
+        for name, episode in (("before", old), ("after", new)):
+            verdict = "right" if episode.info.get("correct") else "wrong"
+            results.print(f"  {name}, {verdict}:", style="green" if verdict == "right" else "red")
+            for line in episode.text.strip().split("\n"):
+                results.print(f"    {_plain(line)}", soft_wrap=True)
+
+
+def _plain(text: str) -> str:
+    """Model text is hostile input: no markup, no control characters."""
+    return escape("".join(letter if letter.isprintable() else " " for letter in text))

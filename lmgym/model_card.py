@@ -1,0 +1,38 @@
+"""The short card that goes with a trained model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lmgym.algorithms.rl_algorithm import RLAlgorithm
+
+
+def model_card(algorithm: RLAlgorithm, config: Mapping[str, Any]) -> str:
+    """Says what the model is, how it was made and what was measured, with sample sizes and intervals."""
+    task = config.get("env", type(algorithm.envs.env).__name__)
+    lines = [
+        "---",
+        "library_name: peft" if algorithm.policy.model.has_lora else "library_name: transformers",
+        "tags: [lmgym, reinforcement-learning]",
+        "---",
+        f"# {config.get('model', algorithm.policy.model.name)} trained with {type(algorithm).__name__}",
+        "",
+        f"Trained by lmgym for {algorithm.iteration} iterations on `{task}` "
+        f"with seed {algorithm.config.seed}, {algorithm.config.problems_per_iteration} problems × "
+        f"{algorithm.config.group_size} episodes each; `config.json` of the run has every setting.",
+        "",
+    ]
+    if algorithm.evaluations:
+        lines += ["| iteration | problems | strict accuracy | lenient accuracy | note |", "|---|---|---|---|---|"]
+        for iteration, evaluation in sorted(algorithm.evaluations.items()):
+            note = "CONTAMINATED: also trained on" if evaluation.contaminated else "held out"
+            row = f"| {iteration} | {evaluation.problems} | {evaluation.strict} | {evaluation.lenient} | {note} |"
+            lines.append(row)
+        lines += ["", "Brackets are 95 % Wilson intervals over problems."]
+    lines += [
+        "",
+        f"System prompt: {algorithm.policy.system_prompt!r}, worked examples: {len(algorithm.policy.examples)}.",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,237 @@
+"""A run: its directory, its trackers and what it tells the person who watches it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from lmgym.buffer import Buffer, append_episodes, read_episodes
+from lmgym.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
+from lmgym.console import evaluation_line, header, iteration_line, messages
+from lmgym.errors import UserError
+from lmgym.evaluate import Evaluation, normalise, paired_p_value
+from lmgym.model_card import model_card
+from lmgym.plotting import plot_learning_curve
+from lmgym.storage import whole_folder, write_text, writing_to
+from lmgym.tracking import Sink, make_sinks
+
+if TYPE_CHECKING:
+    from lmgym.algorithms.rl_algorithm import RLAlgorithm
+
+LARGE_GAP = 0.05
+"""A mean difference of log-probabilities beyond this is a fault, not rounding."""
+
+
+class Run:
+    """Without a folder it only shows; with one it also keeps everything there."""
+
+    def __init__(
+        self, folder: Path | None = None, config: Mapping[str, Any] | None = None, trackers: Sequence[str] = ()
+    ) -> None:
+        self.folder = folder
+        self.config = dict(config or {})
+        self.sinks: list[Sink] = []
+        self._progress: Progress | None = None
+        self._lines = 0
+        if folder is None:
+            if trackers:
+                raise UserError("tracking needs a run directory: give the run a folder.")
+            return
+        with writing_to(folder, "--out"):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_text(folder / "config.json", json.dumps(self.config, indent=2, default=str) + "\n")
+            self.sinks = make_sinks(trackers, folder, self.config)
+
+    @property
+    def episodes_path(self) -> Path | None:
+        """Where episodes are written as they end."""
+        return self.folder / "episodes.jsonl" if self.folder else None
+
+    @contextlib.contextmanager
+    def watch(self, algorithm: RLAlgorithm) -> Iterator[None]:
+        """Shows progress while the loop runs; on Ctrl-C saves, says how to resume, and passes it on."""
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        progress = Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=messages, transient=True)
+        total = algorithm.config.iterations
+        try:
+            with progress, self._writing():
+                self._progress = progress
+                self._task = progress.add_task("training", total=total, completed=algorithm.iteration)
+                yield
+        except KeyboardInterrupt:
+            self._progress = None
+            algorithm.buffer.drop_unfinished()
+            self._save_interrupted(algorithm)
+            raise
+        finally:
+            self._progress = None
+            for sink in self.sinks:
+                sink.close()
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Tracks an iteration and prints its line."""
+        seconds = metrics.get("seconds_collecting", 0.0) + metrics.get("seconds_learning", 0.0)
+        metrics = {**metrics, "tokens_per_second": metrics.get("tokens", 0.0) / max(seconds, 1e-9)}
+        for sink in self.sinks:
+            sink.log(iteration, metrics)
+        if self._lines % 20 == 0:
+            messages.print(header(), style="bold", soft_wrap=True)
+        self._lines += 1
+        messages.print(iteration_line(iteration, metrics), soft_wrap=True)
+        if metrics.get("gap", 0.0) > LARGE_GAP:
+            self.warn(
+                f"sampler and learner disagree by {metrics['gap']:.3f} per token: the gradient is of another policy "
+                "than the one that acted; use --dtype float32 or report this model."
+            )
+        norm = metrics.get("gradient_norm", 0.0)
+        if norm != norm or norm == float("inf"):
+            self.warn("the gradient was not finite and this update was left out; lower --learning_rate.")
+        if self._progress is not None:
+            self._progress.update(self._task, completed=iteration)
+
+    def log_evaluation(self, iteration: int, evaluation: Evaluation) -> None:
+        """Tracks an evaluation, keeps its details and prints its line."""
+        for sink in self.sinks:
+            sink.log(iteration, evaluation.metrics())
+        if self.folder is not None:
+            folder = self.folder / "evaluations"
+            folder.mkdir(exist_ok=True)
+            write_text(folder / f"{iteration:06d}.json", json.dumps(evaluation.to_json()) + "\n")
+            details = folder / f"{iteration:06d}_episodes.jsonl"
+            details.unlink(missing_ok=True)
+            append_episodes(details, evaluation.episodes)
+        messages.print(f"{iteration:6d} {evaluation_line(evaluation)}", style="cyan", soft_wrap=True)
+
+    @contextlib.contextmanager
+    def busy(self, what: str) -> Iterator[None]:
+        """Says what is going on while no iteration advances."""
+        if self._progress is None:
+            yield
+            return
+        self._progress.update(self._task, description=what)
+        yield
+        self._progress.update(self._task, description="training")
+
+    def warn(self, text: str) -> None:
+        """A loud warning."""
+        messages.print(f"WARNING: {text}", style="bold red", markup=False, soft_wrap=True)
+
+    def save_checkpoint(self, algorithm: RLAlgorithm) -> None:
+        """Keeps all that is needed to go on from here."""
+        if self.folder is not None:
+            with uninterrupted(), self._writing():
+                (self.folder / "checkpoints").mkdir(exist_ok=True)
+                save_checkpoint(self.folder / "checkpoints", algorithm)
+
+    def resume(self, algorithm: RLAlgorithm) -> None:
+        """Takes up the newest checkpoint; what was written after it is done again, the same."""
+        assert self.folder is not None
+        load_checkpoint(newest_checkpoint(self.folder), algorithm)
+        reached = algorithm.iteration
+        path = self.folder / "episodes.jsonl"
+        kept = Buffer(algorithm.config.buffer_capacity)
+        if path.exists():
+            episodes = [episode for episode in read_episodes(path) if episode.iteration < reached]
+            kept.extend(episodes)
+            algorithm.trained_on |= {normalise(episode.problem.prompt) for episode in episodes}
+            everything = Buffer()
+            everything.extend(episodes)
+            everything.save(path)
+        algorithm.buffer.episodes = kept.episodes
+        _drop_lines_after(self.folder / "metrics.jsonl", reached)
+
+    def finish(self, algorithm: RLAlgorithm) -> None:
+        """Writes the final model, its card, the results and the learning curve."""
+        if self.folder is None:
+            return
+        with uninterrupted(), self._writing():
+            with whole_folder(self.folder / "model") as staging:
+                algorithm.policy.model.save(staging)
+                (staging / "README.md").write_text(model_card(algorithm, self.config), encoding="utf-8")
+            write_text(self.folder / "results.json", json.dumps(self._results(algorithm), indent=2) + "\n")
+            try:
+                plot_learning_curve(self.folder)
+            except UserError as error:
+                self.warn(str(error))
+
+    def _results(self, algorithm: RLAlgorithm) -> dict[str, Any]:
+        evaluations = algorithm.evaluations
+        results: dict[str, Any] = {
+            "iterations": algorithm.iteration,
+            "seed": algorithm.config.seed,
+            "contaminated": any(evaluation.contaminated for evaluation in evaluations.values()),
+            "evaluations": {str(iteration): evaluations[iteration].metrics() for iteration in sorted(evaluations)},
+        }
+        if len(evaluations) > 1:
+            first, last = evaluations[min(evaluations)], evaluations[max(evaluations)]
+            results["paired_p_value"] = paired_p_value(first, last)
+        return results
+
+    def _save_interrupted(self, algorithm: RLAlgorithm) -> None:
+        if self.folder is None:
+            return
+        messages.print("interrupted: saving …")
+        self.save_checkpoint(algorithm)
+        messages.print(f"saved after iteration {algorithm.iteration}; go on with: lmgym train --resume {self.folder}")
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        if self.folder is None:
+            yield
+            return
+        with writing_to(self.folder, "--out"):
+            yield
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Holds the first Ctrl-C back until the end of the block; a second one ends it at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+    previous = signal.getsignal(signal.SIGINT)
+
+    def hold(number: int, _frame: Any) -> None:
+        if held:
+            raise KeyboardInterrupt
+        held.append(number)
+        messages.print("finishing this update first; press Ctrl-C again to stop at once …")
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    if held:
+        raise KeyboardInterrupt
+
+
+def _drop_lines_after(path: Path, iteration: int) -> None:
+    """Keeps only the metrics up to a checkpoint, so that no iteration is reported twice."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(ValueError):
+            if json.loads(line)["iteration"] <= iteration:
+                kept.append(line)
+    write_text(path, "".join(f"{line}\n" for line in kept))
+
+
+def new_run_folder(root: Path, name: str) -> Path:
+    """A folder for a run that does not exist yet, named after what it does and when."""
+    folder = root / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    number = 1
+    while folder.exists():
+        number += 1
+        folder = root / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{number}"
+    return folder

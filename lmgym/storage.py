@@ -1,0 +1,87 @@
+"""Writing to disk whole or not at all, and saying in one sentence why it could not be done."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from lmgym.errors import UserError
+
+PARTIAL = ".partial-"
+STALE_SECONDS = 24 * 3600
+
+
+@contextlib.contextmanager
+def staging_folder(root: Path) -> Iterator[Path]:
+    """A temporary folder on the file system of root, removed whatever happens, so that files can be moved whole."""
+    root.mkdir(parents=True, exist_ok=True)
+    for leftover in root.glob(PARTIAL + "*"):  # of a process that was killed and could not tidy up
+        with contextlib.suppress(OSError):
+            if time.time() - leftover.stat().st_mtime > STALE_SECONDS:
+                shutil.rmtree(leftover)
+    # Not tempfile.mkdtemp, whose mode 0700 would follow the files into a cache that several users share.
+    folder = root / f"{PARTIAL}{uuid.uuid4().hex}"
+    try:
+        folder.mkdir()
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def writing_to(folder: Path, setting: str = "LMGYM_CACHE") -> Iterator[None]:
+    """Turn a full disk or a folder that cannot be written into one sentence that names the folder and its setting."""
+    try:
+        yield
+    except Exception as error:
+        fault = disk_fault(error, folder)
+        if fault is None:
+            raise
+        advice = f"free some space or set {setting} to another folder"
+        raise UserError(f"cannot write to {folder}: {fault}; {advice}") from error
+
+
+def disk_fault(error: Exception, folder: Path) -> str | None:
+    """What is wrong with the disk or the folder, if that is what the error is about."""
+    # By text too: safetensors and the hub's client wrap the system's error in their own.
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error):
+        return "the disk is full"
+    if isinstance(error, OSError) and error.errno in (
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOTDIR,
+        errno.EEXIST,
+    ):
+        path = Path(os.fsdecode(error.filename)) if error.filename else None
+        if path is not None and (path == folder or path in folder.parents or folder in path.parents):
+            return (error.strerror or "not writable").lower()
+    return None
+
+
+@contextlib.contextmanager
+def whole_folder(target: Path) -> Iterator[Path]:
+    """A folder to fill, which takes the place of `target` only once it is complete."""
+    with staging_folder(target.parent) as staging:
+        filled = staging / target.name
+        filled.mkdir()
+        yield filled
+        if target.exists():
+            os.rename(target, staging / "replaced")
+        os.rename(filled, target)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a small file, whole or not at all."""
+    temporary = path.with_name(f"{PARTIAL}{uuid.uuid4().hex}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

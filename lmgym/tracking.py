@@ -1,0 +1,120 @@
+"""Where metrics go: a JSON-lines file always, and wandb, tensorboard or trackio where asked for."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from lmgym.errors import UserError
+
+
+class Sink(Protocol):
+    """A place that takes metrics."""
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Takes the metrics of one iteration."""
+        ...
+
+    def close(self) -> None:
+        """Sees to it that all of them have arrived."""
+        ...
+
+
+class JsonLines:
+    """One line per report, readable while the run goes on."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.started = time.time()
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Appends a line."""
+        row = {"iteration": iteration, "seconds": round(time.time() - self.started, 1), **metrics}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def close(self) -> None:
+        """Every line is already on disk."""
+
+
+class Wandb:
+    """Weights & Biases; WANDB_PROJECT, WANDB_ENTITY and WANDB_MODE are its own and are honoured."""
+
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+        wandb = _require("wandb")
+        project = os.environ.get("WANDB_PROJECT", "lmgym")
+        self.run = wandb.init(project=project, name=folder.name, dir=str(folder), config=dict(config))
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Logs under the iteration."""
+        self.run.log(dict(metrics), step=iteration)
+
+    def close(self) -> None:
+        """Uploads what is left, or in offline mode leaves it in the run directory."""
+        self.run.finish()
+
+
+class Tensorboard:
+    """TensorBoard event files in the run directory."""
+
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+        _require("tensorboard")
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer = SummaryWriter(str(folder / "tensorboard"))
+        self.writer.add_text("config", json.dumps(dict(config), indent=2, default=str))
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Writes scalars."""
+        for name, value in metrics.items():
+            self.writer.add_scalar(name, value, iteration)
+        self.writer.flush()
+
+    def close(self) -> None:
+        """Closes the event file."""
+        self.writer.close()
+
+
+class Trackio:
+    """Trackio, the local-first tracker of Hugging Face."""
+
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+        self.trackio = _require("trackio")
+        self.trackio.init(project="lmgym", name=folder.name, config=dict(config), embed=False)
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Logs under the iteration."""
+        self.trackio.log(dict(metrics), step=iteration)
+
+    def close(self) -> None:
+        """Waits until everything is stored."""
+        self.trackio.finish()
+
+
+SINKS: dict[str, Callable[[Path, Mapping[str, Any]], Sink]] = {
+    "wandb": Wandb,
+    "tensorboard": Tensorboard,
+    "trackio": Trackio,
+}
+
+
+def make_sinks(names: Sequence[str], folder: Path, config: Mapping[str, Any]) -> list[Sink]:
+    """The JSON-lines file of a run and every tracker named."""
+    for name in names:
+        if name not in SINKS:
+            raise UserError(f"there is no tracker {name!r}; there are {', '.join(SINKS)}.")
+    return [JsonLines(folder / "metrics.jsonl"), *(SINKS[name](folder, config) for name in names)]
+
+
+def _require(package: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        raise UserError(
+            f"tracking with {package} needs the package; install it with: pip install 'lmgym[{package}]'."
+        ) from None
