@@ -25,8 +25,8 @@ def group_baseline(returns: Tensor, step_count: Tensor, group: Tensor) -> Tensor
     steps = torch.arange(returns.shape[1], device=returns.device)
     held = returns.gather(1, torch.minimum(steps[None, :], step_count[:, None] - 1))
     groups = int(group.max()) + 1
-    sums = torch.zeros(groups, returns.shape[1], device=returns.device).index_add_(0, group, held)
-    sizes = torch.zeros(groups, device=returns.device).index_add_(0, group, torch.ones_like(group, dtype=sums.dtype))
+    sums = returns.new_zeros(groups, returns.shape[1]).index_add_(0, group, held)
+    sizes = returns.new_zeros(groups).index_add_(0, group, torch.ones_like(group, dtype=returns.dtype))
     return (sums / sizes[:, None])[group]
 
 
@@ -40,10 +40,11 @@ def token_returns(values: Tensor, step_index: Tensor, discount: float) -> Tensor
     """For each token the sum of `values` [episodes, length] at later tokens, discounted once per step in between."""
     following = torch.zeros_like(values[:, 0])
     later = torch.zeros_like(values)
+    reached = step_index.cummax(dim=1).values  # a reply, at -1, stands in the step before it
     for token in reversed(range(values.shape[1])):
         later[:, token] = following
-        step = step_index[:, token]
-        before = step_index[:, token - 1] if token else step
+        step = reached[:, token]
+        before = reached[:, token - 1] if token else step
         enters_step = (before >= 0) & (step > before)
         following = (values[:, token] + following) * torch.where(enters_step, discount, 1.0)
     return later

@@ -42,7 +42,7 @@ def kl_penalty(logprobs: Tensor, reference: Tensor, estimator: KLEstimator) -> T
     """
     value = kl_estimate(logprobs, reference, estimator).detach()
     score = (logprobs - reference).detach() * logprobs
-    return value + score - score.detach()
+    return value + (score - score.detach())
 
 
 def per_token(values: Tensor, batch: Batch) -> Tensor:

@@ -1,0 +1,60 @@
+"""The statistics against values known from elsewhere and against brute force."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from lmgym.statistics import mcnemar, pass_at_k, wilson
+
+
+@pytest.mark.parametrize(
+    ("right", "count", "low", "high"),
+    [  # as R's binom.confint(method = "wilson") and statsmodels' proportion_confint give them
+        (10, 100, 0.0552291, 0.1743657),
+        (0, 20, 0.0, 0.1611252),
+        (20, 20, 0.8388748, 1.0),
+        (5, 10, 0.2365931, 0.7634069),
+        (1, 1, 0.2065493, 1.0),
+    ],
+)
+def test_wilson_intervals_are_those_of_the_textbooks(right, count, low, high):
+    found = wilson(right / count, count)
+    assert (found.low, found.high) == pytest.approx((low, high), abs=1e-6)
+    assert found.value == right / count
+    assert found.count == count
+
+
+def test_an_interval_of_nothing_is_everything():
+    assert (wilson(0.0, 0).low, wilson(0.0, 0).high) == (0.0, 1.0)
+
+
+def test_a_proportion_reads_with_its_interval():
+    assert str(wilson(0.1, 100)) == "10.0% [5.5%, 17.4%]"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (0, 0, 1.0),
+        (1, 0, 1.0),
+        (5, 5, 1.0),
+        (0, 6, 2 / 64),
+        (1, 9, 2 * (1 + 10) / 1024),
+        (9, 1, 2 * (1 + 10) / 1024),
+        (3, 12, 2 * (1 + 15 + 105 + 455) / 2**15),
+    ],
+)
+def test_mcnemar_is_the_two_sided_binomial_on_the_problems_that_differ(first, second, expected):
+    assert mcnemar(first, second) == pytest.approx(expected)
+
+
+def test_pass_at_k_is_the_share_of_subsets_with_a_right_sample():
+    for samples in range(1, 7):
+        for right in range(samples + 1):
+            marks = [True] * right + [False] * (samples - right)
+            for k in range(1, samples + 1):
+                subsets = list(itertools.combinations(marks, k))
+                expected = sum(any(subset) for subset in subsets) / len(subsets)
+                assert pass_at_k(samples, right, k) == pytest.approx(expected), (samples, right, k)
