@@ -76,7 +76,7 @@ def test_with_one_reward_at_the_end_the_group_baseline_is_the_group_mean_at_ever
 def test_a_constant_added_to_the_outcomes_of_one_group_changes_no_advantage(case, constant):
     rewards, group = case
     counts, groups = torch.tensor([len(row) for row in rewards]), torch.tensor(group)
-    lifted = [row[:-1] + [row[-1] + constant * (number == 0)] for row, number in zip(rewards, group, strict=True)]
+    lifted = [[*row[:-1], row[-1] + constant * (number == 0)] for row, number in zip(rewards, group, strict=True)]
     advantages = []
     for version in (rewards, lifted):
         returns = discounted_returns(padded(version), 1.0)

@@ -26,7 +26,9 @@ from lmgym.losses import (
 
 VOCABULARY, LENGTH = 3, 3
 SEQUENCES = torch.tensor(list(itertools.product(range(VOCABULARY), repeat=LENGTH)))
-PREFIXES = {prefix: i for i, prefix in enumerate(p for n in range(LENGTH) for p in itertools.product(range(3), repeat=n))}
+PREFIXES = {
+    prefix: i for i, prefix in enumerate(p for n in range(LENGTH) for p in itertools.product(range(3), repeat=n))
+}
 ROWS = torch.tensor([[PREFIXES[tuple(sequence[:t].tolist())] for t in range(LENGTH)] for sequence in SEQUENCES])
 ESTIMATORS = ("k1", "k2", "k3")
 
@@ -216,7 +218,9 @@ def test_importance_weights_are_cut_at_the_bound_and_nowhere_else():
 def test_no_gradient_flows_through_importance_weights():
     logprobs = BEHAVIOUR.clone().requires_grad_()
     assert not importance_weights(logprobs, REFERENCE, 2.0).requires_grad
-    (importance_weights(logprobs, REFERENCE, 2.0) * policy_gradient(logprobs, torch.ones_like(logprobs))).sum().backward()
+    (
+        importance_weights(logprobs, REFERENCE, 2.0) * policy_gradient(logprobs, torch.ones_like(logprobs))
+    ).sum().backward()
     assert torch.allclose(logprobs.grad, -importance_weights(BEHAVIOUR, REFERENCE, 2.0))
 
 
