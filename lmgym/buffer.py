@@ -132,7 +132,7 @@ def read_episodes(path: Path) -> Iterator[Episode]:
             continue  # torn by a crash while it was being written
         try:
             yield row_to_episode(row)
-        except (KeyError, TypeError, IndexError) as error:
+        except (KeyError, TypeError, IndexError, AttributeError) as error:
             raise UserError(f"{path}, line {number}: this is not an episode ({error!r} is missing or wrong).") from None
 
 
@@ -198,4 +198,6 @@ def row_to_episode(row: dict[str, Any]) -> Episode:
             Step(state, action, part["reward"], part["terminated"], part["truncated"], part["info"], following)
         )
         state = following
+    if not steps:
+        raise KeyError("steps")
     return Episode(tuple(steps), row["iteration"])
