@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from lmgym.buffer import Buffer, append_episodes, read_episodes
 from lmgym.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from lmgym.console import evaluation_line, header, iteration_line, messages
 from lmgym.errors import UserError
-from lmgym.evaluate import Evaluation, normalise, paired_p_value
+from lmgym.evaluate import Evaluation, normalise, paired_p_value, summarise
 from lmgym.model_card import model_card
 from lmgym.plotting import plot_learning_curve
 from lmgym.storage import whole_folder, write_text, writing_to
@@ -146,6 +147,7 @@ class Run:
             everything.extend(episodes)
             everything.save(path)
         algorithm.buffer.episodes = kept.episodes
+        algorithm.evaluations = _read_evaluations(self.folder / "evaluations", reached)
         _drop_lines_after(self.folder / "metrics.jsonl", reached)
 
     def finish(self, algorithm: RLAlgorithm) -> None:
@@ -180,7 +182,10 @@ class Run:
             return
         messages.print("interrupted: saving …")
         self.save_checkpoint(algorithm)
-        messages.print(f"saved after iteration {algorithm.iteration}; go on with: lmgym train --resume {self.folder}")
+        messages.print(
+            f"saved after iteration {algorithm.iteration}; go on with: lmgym train --resume {self.folder}",
+            soft_wrap=True,
+        )
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -225,6 +230,19 @@ def _drop_lines_after(path: Path, iteration: int) -> None:
             if json.loads(line)["iteration"] <= iteration:
                 kept.append(line)
     write_text(path, "".join(f"{line}\n" for line in kept))
+
+
+def _read_evaluations(folder: Path, until: int) -> dict[int, Evaluation]:
+    """The evaluations up to a checkpoint, from their episodes; one that was not written to its end is left out."""
+    found = {}
+    for details in sorted(folder.glob("*_episodes.jsonl")):
+        iteration = int(details.name.partition("_")[0])
+        saved = json.loads((folder / f"{iteration:06d}.json").read_text(encoding="utf-8"))
+        episodes = list(read_episodes(details))
+        if iteration <= until and len(episodes) == len(saved["solved"]) * saved["samples"]:
+            graded = summarise(episodes, saved["samples"], saved["temperature"])
+            found[iteration] = replace(graded, contaminated=saved["contaminated_problems"])
+    return found
 
 
 def new_run_folder(root: Path, name: str) -> Path:

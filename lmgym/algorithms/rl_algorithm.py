@@ -75,7 +75,7 @@ class RLAlgorithm(ABC):
                 with uninterrupted():
                     metrics = self.update_policy()
                     self.iteration += 1
-                self.run.log(self.iteration, metrics | self._speed(started, collected))
+                    self.run.log(self.iteration, metrics | self._speed(started, collected))
                 if _is_due(self.iteration, config.evaluate_every) and self.iteration < config.iterations:
                     self.evaluate()
                 if _is_due(self.iteration, config.save_every):
@@ -122,7 +122,8 @@ class RLAlgorithm(ABC):
 
     def describe(self, update: Update, batch: Batch) -> dict[str, float]:
         """What to report of an optimiser step, seen before it moved the weights."""
-        on_policy = batch.mask & (batch.policy_version == batch.policy_version.max())[:, None]
+        acted = self.policy.model.version - 1  # this step has counted itself already
+        on_policy = batch.mask & (batch.policy_version == acted)[:, None]
         gap = (update.logprobs - batch.logprobs).abs()
         return {
             "loss": update.loss,

@@ -21,6 +21,8 @@ class LoraSettings:
     rank: int = 16
     alpha: int = 32
     target_modules: str = "all-linear"
+    seed: int = 0
+    """Where the first weights of the adapter come from."""
 
 
 def add_lora(network: PreTrainedModel, settings: LoraSettings) -> Any:
@@ -30,7 +32,9 @@ def add_lora(network: PreTrainedModel, settings: LoraSettings) -> Any:
     if "," in settings.target_modules:
         modules = settings.target_modules.split(",")
     config = peft.LoraConfig(r=settings.rank, lora_alpha=settings.alpha, target_modules=modules, task_type="CAUSAL_LM")
-    return peft.get_peft_model(network, config)
+    with torch.random.fork_rng(devices=[]):  # PEFT draws from the global generator
+        torch.default_generator.manual_seed(settings.seed)
+        return peft.get_peft_model(network, config)
 
 
 def load_adapter(folder: Path) -> Any:

@@ -1,0 +1,426 @@
+"""The loop really learns, on tiny real models: rewards rise, tokens are the sampled ones, and a run can be taken up."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import tiny_model, tiny_tokenizer
+
+from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
+from lmgym.algorithms.reinforce_stable import ReinforceStable, ReinforceStableConfig
+from lmgym.algorithms.rl_algorithm import RLAlgorithm
+from lmgym.buffer import read_episodes
+from lmgym.checkpoint import newest_checkpoint
+from lmgym.engines.engine import GO_ON, Verdict
+from lmgym.envs.env import Env, Response
+from lmgym.errors import UserError
+from lmgym.learning.language_model import LanguageModel
+from lmgym.learning.lora import LoraSettings
+from lmgym.policies.chat_policy import ChatPolicy
+from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
+from lmgym.run import Run
+from lmgym.types import Problem, State
+
+TRAIN = [Problem(str(index), f"Q{index}", "a") for index in range(8)]
+TEST = [Problem(str(index), f"T{index}", "a") for index in range(4)]
+CLOCK = {"seconds", "seconds_collecting", "seconds_learning", "tokens_per_second"}
+
+
+class Vowel(Env):
+    """One turn; a vowel earns 1."""
+
+    def respond(self, state: State, text: str, ended: bool) -> Response:
+        return Response(reward=float(any(vowel in text for vowel in "aeiou")), terminated=True)
+
+
+class TwoTurns(Env):
+    """Two turns with a reply in between; each earns 0.5 for a vowel of its own."""
+
+    def respond(self, state: State, text: str, ended: bool) -> Response:
+        reward = 0.5 * any(vowel in text for vowel in "aeiou")
+        return Response(reward, reply="more" if state.turn == 1 else "", terminated=state.turn == 2)
+
+
+class Remembering(Run):
+    """A run that keeps its metrics in memory too."""
+
+    def __init__(self, *arguments) -> None:
+        super().__init__(*arguments)
+        self.history: list[dict[str, float]] = []
+        self.warnings: list[str] = []
+
+    def log(self, iteration, metrics) -> None:
+        self.history.append(dict(metrics))
+        super().log(iteration, metrics)
+
+    def warn(self, text) -> None:
+        self.warnings.append(text)
+        super().warn(text)
+
+
+def chat(
+    model: LanguageModel | None = None, kind: type[ChatPolicy] = ChatPolicy, temperature: float = 1.0
+) -> ChatPolicy:
+    return kind(model or tiny_model(size=32), (), "", max_tokens=4, temperature=temperature)
+
+
+def config(kind=ReinforceStableConfig, **given):
+    start = {"iterations": 15, "problems_per_iteration": 4, "group_size": 16, "learning_rate": 5e-3, "eval_problems": 0}
+    return kind(**{**start, "save_every": 0, **given})
+
+
+def learn(settings, policy=None, env: Env | None = None, eval_env: Env | None = None, **extra) -> RLAlgorithm:
+    kind = ReinforceStable if isinstance(settings, ReinforceStableConfig) else Reinforce
+    algorithm = kind(policy or chat(), env or Vowel(TRAIN), settings, eval_env, Remembering(), **extra)
+    algorithm.train()
+    return algorithm
+
+
+def rewards(algorithm: RLAlgorithm) -> list[float]:
+    return [metrics["reward"] for metrics in algorithm.run.history]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        config(ReinforceConfig),
+        config(ReinforceConfig, baseline="batch"),
+        config(kl_place="loss"),
+        config(kl_place="reward"),
+        config(kl_place="loss", kl_estimator="k1", replay_episodes=32, updates_per_iteration=2),
+        config(kl_place="reward", kl_estimator="k1", replay_episodes=32, balanced_replay=True, updates_per_iteration=2),
+        config(update_reference_every=2, gradient_accumulation_steps=3, schedule="cosine", warmup_steps=2),
+    ],
+    ids=lambda settings: f"{type(settings).__name__}",
+)
+def test_the_mean_reward_rises_clearly(settings):
+    algorithm = learn(settings)
+    assert rewards(algorithm)[0] < 0.3
+    assert sum(rewards(algorithm)[-3:]) / 3 > 0.8
+    assert max(metrics["gap_max"] for metrics in algorithm.run.history if "gap_max" in metrics) < 1e-4
+
+
+@pytest.mark.parametrize("kl_place", ["loss", "reward"])
+def test_lora_learns_while_the_base_weights_stay(model_folder, kl_place):
+    model = LanguageModel.load(str(model_folder), dtype="float32", lora=LoraSettings(rank=8, alpha=16))
+    before = {name: weight.detach().clone() for name, weight in model.network.named_parameters()}
+    settings = config(kl_place=kl_place, learning_rate=1e-2, iterations=20, update_reference_every=3)
+    algorithm = learn(settings, chat(model))
+    assert rewards(algorithm)[0] < 0.3
+    assert sum(rewards(algorithm)[-3:]) / 3 > 0.8
+    after = dict(model.network.named_parameters())
+    moved = {name for name, weight in before.items() if not torch.equal(weight, after[name])}
+    assert moved
+    assert all("lora_" in name for name in moved)
+    assert set(model.trainable()) == {name for name in before if "lora_" in name}
+
+
+def test_without_a_learning_signal_nothing_moves():
+    class Nothing(Env):
+        def respond(self, state: State, text: str, ended: bool) -> Response:
+            return Response(terminated=True)
+
+    policy = chat()
+    before = {name: weight.clone() for name, weight in policy.model.network.state_dict().items()}
+    learn(config(ReinforceConfig, iterations=2), policy, Nothing(TRAIN))
+    after = policy.model.network.state_dict()
+    assert all(torch.equal(weight, after[name]) for name, weight in before.items())
+
+
+def test_a_stronger_penalty_stays_nearer_to_the_reference():
+    loose, tight = (learn(config(kl_coeff=coefficient)).run.history[-1]["kl"] for coefficient in (0.001, 2.0))
+    assert 0 <= tight < loose / 4
+
+
+def test_two_turns_with_step_rewards_are_both_learnt():
+    algorithm = learn(config(kl_place="reward", discount=0.5), env=TwoTurns(TRAIN))
+    assert rewards(algorithm)[0] < 0.4
+    assert sum(rewards(algorithm)[-3:]) / 3 > 0.8
+    last = algorithm.buffer.of_iteration(14)
+    for step in (0, 1):
+        assert sum(episode.rewards[step] for episode in last) / len(last) > 0.35
+
+
+class Forcing(ChatPolicy):
+    """After its second token a tool writes two more, as a calculator would."""
+
+    def watch(self, ids):
+        return Verdict(force=self.encode("=>")) if len(ids) == 2 else GO_ON
+
+
+def test_the_tokens_trained_on_are_the_tokens_sampled():
+    policy = Forcing(tiny_model(), (), "", max_tokens=8, temperature=0.7)
+    settings = config(iterations=2, problems_per_iteration=2, group_size=3)
+    algorithm = ReinforceStable(policy, TwoTurns(TRAIN), settings, run=Remembering())
+    seen, step = [], algorithm.learner.step
+
+    def recording(batch, loss):
+        seen.append(batch)
+        return step(batch, loss)
+
+    algorithm.learner.step = recording
+    algorithm.train()
+    for iteration, batch in enumerate(seen):
+        episodes = algorithm.buffer.of_iteration(iteration)
+        actions = [turn.action for episode in episodes for turn in episode.steps]
+        assert int(batch.mask.sum()) == sum(sum(action.mask) for action in actions) == batch.total_tokens
+        assert sum(len(action.token_ids) for action in actions) > batch.total_tokens  # some were forced
+        sampled = [
+            t for e in episodes for s in e.steps for t, m in zip(s.action.token_ids, s.action.mask, strict=True) if m
+        ]
+        assert sorted(batch.tokens[batch.mask].tolist()) == sorted(sampled)
+        for row, episode in zip(batch.tokens.tolist(), episodes, strict=True):
+            assert tuple(row[: len(episode.tokens)]) == episode.tokens
+    assert max(metrics["gap_max"] for metrics in algorithm.run.history) < 1e-4
+
+
+def test_the_stepwise_policy_learns_line_by_line():
+    class Digit(Env):
+        """Lines until one has a digit, three at the most; a digit earns 1."""
+
+        def respond(self, state: State, text: str, ended: bool) -> Response:
+            found = any(letter.isdigit() for letter in text)
+            return Response(float(found), terminated=found or ended, truncated=state.turn == 3 and not (found or ended))
+
+    policy = FewShotLLMStepwiseMathPolicy(tiny_model(size=32), (), "", max_line_tokens=2)
+    algorithm = learn(config(iterations=20), policy, Digit(TRAIN))
+    assert rewards(algorithm)[0] < 0.4
+    assert sum(rewards(algorithm)[-3:]) / 3 > 0.8
+
+
+def without_clock(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if name not in CLOCK}
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another():
+    runs = [learn(config(iterations=3, seed=seed), env=TwoTurns(TRAIN)).run.history for seed in (5, 5, 6)]
+    first, again, other = ([without_clock(metrics) for metrics in run] for run in runs)
+    assert first == again
+    assert first != other
+
+
+def test_the_size_of_a_micro_batch_does_not_change_what_is_learnt():
+    runs = [learn(config(iterations=2, micro_batch_tokens=size)) for size in (4096, 16)]
+    whole, cut = ([metrics["gradient_norm"] for metrics in algorithm.run.history] for algorithm in runs)
+    assert whole == pytest.approx(cut, rel=1e-4)
+
+
+def test_old_episodes_do_not_count_in_the_gap_between_sampler_and_learner():
+    class Once(Env):
+        """Only the first iteration's problems earn anything, so later only replayed episodes have an advantage."""
+
+        def respond(self, state: State, text: str, ended: bool) -> Response:
+            return Response(float(state.seed == 0 and text < "Q" and state.problem.id in early), terminated=True)
+
+    algorithm = Reinforce(
+        chat(),
+        Once(TRAIN),
+        config(ReinforceConfig, iterations=2, replay_episodes=64, learning_rate=0.05),
+        run=Remembering(),
+    )
+    early = {TRAIN[index].id for index in algorithm.next_problems()}
+    algorithm.train()
+    assert algorithm.run.history[1]["episodes_learnt"] > 0
+    assert algorithm.run.history[1]["reward"] == 0
+    assert algorithm.run.history[1]["gap_max"] < 1e-4
+    assert not algorithm.run.warnings
+
+
+def test_a_policy_that_does_not_sample_cannot_learn():
+    with pytest.raises(UserError, match="must sample"):
+        Reinforce(chat(temperature=0.0), Vowel(TRAIN), config(ReinforceConfig))
+
+
+# Runs on disk.
+
+
+class Stopping(ChatPolicy):
+    """Is interrupted, as by Ctrl-C, when it is asked for the n-th time to sample."""
+
+    countdown = 10**9
+
+    def get_actions(self, states, temperature=None):
+        if temperature is None:
+            self.countdown -= 1
+            if self.countdown == 0:
+                raise KeyboardInterrupt
+        return super().get_actions(states, temperature)
+
+
+def begin(folder: Path, model_folder: Path, lora: bool, model: Path | None = None, **given) -> ReinforceStable:
+    """Everything built anew, as a fresh process would."""
+    settings = LoraSettings(rank=4, alpha=8) if lora and model is None else None
+    loaded = LanguageModel.load(str(model or model_folder), dtype="float32", lora=settings)
+    ref_policy = chat(LanguageModel.load(str(model_folder), dtype="float32")) if model and not lora else None
+    chosen = {"iterations": 4, "problems_per_iteration": 2, "group_size": 4, "eval_problems": 4, "evaluate_every": 2}
+    chosen |= {
+        "schedule": "cosine",
+        "warmup_steps": 1,
+        "learning_rate": 1e-2,
+        "kl_coeff": 0.1,
+        "save_every": 1,
+        **given,
+    }
+    run = Remembering(folder, {"model": str(model_folder)})
+    envs = TwoTurns(TRAIN), TwoTurns(TEST)
+    return ReinforceStable(chat(loaded, Stopping), envs[0], config(**chosen), envs[1], run, ref_policy)
+
+
+def read_metrics(folder: Path) -> list[dict[str, float]]:
+    return [without_clock(json.loads(line)) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("lora", "given"),
+    [
+        (False, {}),
+        (False, {"update_reference_every": 1}),
+        (False, {"kl_place": "reward", "replay_episodes": 4, "updates_per_iteration": 2}),
+        (True, {}),
+        (True, {"update_reference_every": 1}),
+    ],
+)
+def test_a_run_interrupted_and_taken_up_equals_one_that_was_not(tmp_path, model_folder, lora, given):
+    straight = begin(tmp_path / "straight", model_folder, lora, **given)
+    straight.train()
+
+    broken = begin(tmp_path / "broken", model_folder, lora, **given)
+    broken.policy.countdown = 6  # the second turn of the third iteration
+    with pytest.raises(KeyboardInterrupt):
+        broken.train()
+    checkpoint = newest_checkpoint(tmp_path / "broken")
+    assert json.loads((checkpoint / "state.json").read_text())["iteration"] == 2
+    resumed = begin(tmp_path / "broken", model_folder, lora, checkpoint, **given)
+    resumed.run.resume(resumed)
+    resumed.train()
+
+    weights = dict(straight.policy.model.network.named_parameters())
+    again = dict(resumed.policy.model.network.named_parameters())
+    assert weights.keys() == again.keys()
+    exact = not given.get("replay_episodes")  # replayed log-probs come back from the file, rounded
+    for name, weight in weights.items():
+        assert torch.equal(weight, again[name]) if exact else torch.allclose(weight, again[name], atol=1e-4), name
+
+    ours, theirs = read_metrics(tmp_path / "straight"), read_metrics(tmp_path / "broken")
+    assert [row["iteration"] for row in theirs if "reward" in row] == [1, 2, 3, 4]
+    assert [row["iteration"] for row in theirs if "eval/strict" in row] == [0, 2, 4]
+    assert len(ours) == len(theirs)
+    for left, right in zip(ours, theirs, strict=True):
+        assert left == (right if exact else pytest.approx(right, rel=1e-3, abs=1e-4))
+    if exact:
+        files = [(tmp_path / name / "episodes.jsonl").read_bytes() for name in ("straight", "broken")]
+        assert files[0] == files[1]
+    results = [json.loads((tmp_path / name / "results.json").read_text()) for name in ("straight", "broken")]
+    assert results[0].keys() == results[1].keys()
+    assert list(results[1]["evaluations"]) == ["0", "2", "4"]
+
+
+def test_ctrl_c_while_learning_finishes_the_update_and_loses_none_of_its_numbers(tmp_path, model_folder):
+    broken = begin(tmp_path, model_folder, lora=False, save_every=0)
+    step = broken.learner.step
+
+    def interrupted(batch, loss):
+        if broken.iteration == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(batch, loss)
+
+    broken.learner.step = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        broken.train()
+    assert broken.iteration == 2
+    resumed = begin(tmp_path, model_folder, False, newest_checkpoint(tmp_path))
+    resumed.run.resume(resumed)
+    assert resumed.iteration == 2
+    resumed.train()
+    assert [row["iteration"] for row in read_metrics(tmp_path) if "reward" in row] == [1, 2, 3, 4]
+
+
+def test_a_checkpoint_that_could_not_be_written_leaves_the_one_before(tmp_path, model_folder, monkeypatch):
+    algorithm = begin(tmp_path, model_folder, lora=False)
+    algorithm.run.save_checkpoint(algorithm)
+    before = newest_checkpoint(tmp_path)
+    algorithm.iteration = 1
+
+    def full(*_arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("lmgym.checkpoint.save_file", full)
+    with pytest.raises(UserError, match="the disk is full"):
+        algorithm.run.save_checkpoint(algorithm)
+    assert newest_checkpoint(tmp_path) == before
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [before.name]
+
+
+def test_only_the_newest_checkpoint_is_kept_and_it_holds_no_pickle(tmp_path, model_folder):
+    begin(tmp_path, model_folder, lora=False, iterations=2).train()
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["000002"]
+    endings = {path.suffix for path in tmp_path.rglob("*") if path.is_file()}
+    assert endings <= {".json", ".jsonl", ".safetensors", ".jinja", ".md", ".png"}
+
+
+def test_training_on_the_problems_evaluated_on_is_a_loud_warning_and_marks_every_number(tmp_path, capsys):
+    copies = [replace(problem, id=f"copy/{problem.id}", prompt=f" {problem.prompt.lower()}\n") for problem in TRAIN[:2]]
+    settings = config(iterations=1, problems_per_iteration=2, group_size=2, eval_problems=4)
+    run = Remembering(tmp_path / "run", {})
+    algorithm = ReinforceStable(chat(), Vowel(TRAIN), settings, Vowel([*copies, *TEST[:2]]), run)
+    assert len(run.warnings) == 1
+    assert run.warnings[0].startswith("CONTAMINATED: 2 of the 4 problems")
+    algorithm.train()
+    keys = {key for row in read_metrics(tmp_path / "run") for key in row if "eval/" in key}
+    assert keys
+    assert all(key.startswith("contaminated_eval/") for key in keys)
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results["contaminated"] is True
+    printed = capsys.readouterr().err
+    assert "WARNING: CONTAMINATED" in printed
+    assert "CONTAMINATED strict" in printed
+    assert "held-out" not in printed
+
+
+def test_a_clean_run_is_not_marked(tmp_path):
+    settings = config(iterations=1, problems_per_iteration=2, group_size=2, eval_problems=4)
+    run = Remembering(tmp_path / "run", {})
+    ReinforceStable(chat(), Vowel(TRAIN), settings, Vowel(TEST), run).train()
+    assert not run.warnings
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["contaminated"] is False
+    assert any("eval/strict" in row for row in read_metrics(tmp_path / "run"))
+
+
+def test_a_sampler_that_disagrees_with_the_learner_is_a_loud_warning():
+    policy = chat()
+    act = policy.get_actions
+    policy.get_actions = lambda states, temperature=None: [
+        replace(action, logprobs=tuple(value - 0.2 for value in action.logprobs)) for action in act(states, temperature)
+    ]
+    algorithm = learn(config(iterations=1), policy)
+    assert algorithm.run.history[0]["gap"] == pytest.approx(0.2, abs=1e-3)
+    assert len(algorithm.run.warnings) == 1
+    assert "disagree by 0.2" in algorithm.run.warnings[0]
+
+
+def test_every_problem_comes_once_before_any_comes_twice():
+    algorithm = Reinforce(chat(), Vowel(TRAIN), config(ReinforceConfig, problems_per_iteration=3))
+    seen = []
+    for algorithm.iteration in range(8):
+        seen += algorithm.next_problems()
+    assert all(sorted(seen[start : start + 8]) == list(range(8)) for start in (0, 8, 16))
+    assert seen[:8] != seen[8:16]
+
+
+def test_episodes_on_disk_are_those_of_the_run(tmp_path):
+    settings = config(iterations=2, problems_per_iteration=2, group_size=2, buffer_capacity=4)
+    algorithm = ReinforceStable(chat(), TwoTurns(TRAIN), settings, run=Remembering(tmp_path, {}))
+    algorithm.train()
+    episodes = list(read_episodes(tmp_path / "episodes.jsonl"))
+    assert [episode.iteration for episode in episodes] == [0] * 4 + [1] * 4
+    assert len(algorithm.buffer) == 4
+    assert [episode.tokens for episode in episodes[4:]] == [episode.tokens for episode in algorithm.buffer.episodes]
+    decoded = tiny_tokenizer().decode(list(episodes[0].tokens))
+    assert decoded.startswith("<|start|>user\nQ")
+    assert "<|start|>user\nmore<|stop|>" in decoded
