@@ -12,7 +12,7 @@ from lmgym.errors import UserError
 class RLConfig:
     """The settings of the loop and of the optimiser."""
 
-    iterations: int = 20
+    iterations: int = 12
     """How often to collect episodes and learn from them."""
     problems_per_iteration: int = 16
     """Problems per iteration."""
@@ -20,7 +20,7 @@ class RLConfig:
     """Episodes per problem; they are compared with each other."""
     updates_per_iteration: int = 1
     """Optimiser steps per iteration, each over the whole batch; from the second on, importance ratios correct."""
-    learning_rate: float = 1e-5
+    learning_rate: float = 2e-5
     """Step size of AdamW, before the schedule."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """How the learning rate falls over the run."""
@@ -30,7 +30,7 @@ class RLConfig:
     """A longer gradient is scaled down to this norm."""
     weight_decay: float = 0.0
     """Decoupled weight decay of AdamW."""
-    micro_batch_tokens: int = 4096
+    micro_batch_tokens: int = 2048
     """Tokens per forward and backward pass: less needs less memory and gives the same gradient."""
     gradient_accumulation_steps: int = 1
     """Cut each optimiser step into at least this many passes; the gradient stays the same."""

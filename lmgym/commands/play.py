@@ -9,6 +9,7 @@ from rich.prompt import Prompt
 from lmgym.commands.settings import TaskSettings
 from lmgym.console import results
 from lmgym.envs.vector_env import VectorEnv
+from lmgym.errors import UserError
 from lmgym.policies.human_policy import HumanPolicy
 from lmgym.types import State
 
@@ -45,4 +46,7 @@ def play(settings: PlaySettings) -> None:
 
 
 def _ask(state: State) -> str:
-    return Prompt.ask(f"line {state.turn + 1}", console=results, default="", show_default=False)
+    try:
+        return Prompt.ask(f"line {state.turn + 1}", console=results, default="", show_default=False)
+    except EOFError:
+        raise UserError("the input ended before the episode did.") from None

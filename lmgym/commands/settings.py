@@ -37,9 +37,9 @@ class PolicySettings:
     """Worked examples in the prompt, from the training split."""
     system_prompt: str | None = None
     """A text file, or the name of a prompt that ships with lmgym; by default the one that suits the policy."""
-    max_tokens: int = 40
-    """Tokens per action: of a line, or of the whole answer."""
-    temperature: float = 0.8
+    max_tokens: int = 32
+    """Tokens per action: of a line, or of the whole answer; lines of GSM8K need about 80."""
+    temperature: float = 1.0
     """Sampling temperature in training; it is part of the policy that learns."""
     calculator: bool = True
     """Inside <<…= the value is computed and forced into the text; forced tokens are not trained on."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +18,10 @@ from lmgym.commands.settings import PolicySettings, TaskSettings
 from lmgym.console import comparison_table, difference_line, results, show_answers
 from lmgym.envs import make
 from lmgym.errors import UserError
+from lmgym.evaluate import normalise
 from lmgym.policies.examples import few_shot_examples
 from lmgym.run import Run, new_run_folder
+from lmgym.storage import write_text
 
 
 @dataclass
@@ -52,9 +57,10 @@ def train(algorithm_name: str, algorithm_class: type[RLAlgorithm], settings: Tra
     settings.algorithm.check()
     task, folder = settings.task, _folder(algorithm_name, settings)
     config = {"algorithm": algorithm_name, **_flat(settings)}
-    algorithm = _build(algorithm_class, settings, lambda: Run(folder, config, settings.run.track))
-    if settings.run.load_buffer_from_cache_at_start:
-        load_buffer(algorithm, Path(settings.run.load_buffer_from_cache_at_start))
+    with _undone_by_a_mistake(folder):
+        algorithm = _build(algorithm_class, settings, lambda: Run(folder, config, settings.run.track))
+        if settings.run.load_buffer_from_cache_at_start:
+            load_buffer(algorithm, Path(settings.run.load_buffer_from_cache_at_start))
     results.print(
         f"{algorithm_name} on {task.env} with {settings.policy.model}; the run is in {folder}", soft_wrap=True
     )
@@ -74,14 +80,32 @@ def resume(folder: Path, find_class: Any, overrides: dict[str, Any]) -> Path:
     algorithm_class = find_class(algorithm_name)
     settings = settings_from(algorithm_class.Config, saved | overrides)
     config = {"algorithm": algorithm_name, **_flat(settings)}
-    algorithm = _build(
-        algorithm_class, settings, lambda: Run(folder, config, settings.run.track), model=str(checkpoint)
-    )
-    algorithm.run.resume(algorithm)
+    with _undone_by_a_mistake(folder):
+        algorithm = _build(
+            algorithm_class, settings, lambda: Run(folder, config, settings.run.track), model=str(checkpoint)
+        )
+        algorithm.run.resume(algorithm)
+        if settings.run.load_buffer_from_cache_at_start:
+            load_buffer(algorithm, Path(settings.run.load_buffer_from_cache_at_start))
     results.print(f"resuming {folder} after iteration {algorithm.iteration}", soft_wrap=True)
     algorithm.train()
     report(algorithm, folder)
     return folder
+
+
+@contextlib.contextmanager
+def _undone_by_a_mistake(folder: Path) -> Iterator[None]:
+    """Until the loop begins, a user's mistake leaves the folder as it was: not there, or with its old config."""
+    config = folder / "config.json"
+    before = config.read_text(encoding="utf-8") if config.is_file() else None
+    try:
+        yield
+    except UserError:
+        if before is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            write_text(config, before)
+        raise
 
 
 def settings_from(config_class: type[RLConfig], flat: dict[str, Any]) -> TrainSettings:
@@ -126,6 +150,7 @@ def _build(
         eval_env = make(settings.run.eval_env, "test") if settings.run.eval_env else settings.task.make("test")
     examples = few_shot_examples(env, settings.policy.shots)
     policy = settings.policy.make(examples, model)
+    policy.prompt_ids(env.reset(options={"index": 0})[0])  # a prompt that cannot be built is said before a run begins
     extra: dict[str, Any] = {}
     if getattr(settings.algorithm, "kl_coeff", 0):
         # A resumed model has moved, so its reference must be loaded; LoRA still has its base inside.
@@ -139,16 +164,21 @@ def load_buffer(algorithm: RLAlgorithm, path: Path) -> None:
     """Puts foreign episodes before the run's own: their iterations count down from −1, their policy is nobody's."""
     episodes = list(read_episodes(path))
     newest = max((episode.iteration for episode in episodes), default=0)
+    own = list(algorithm.buffer.episodes)
+    algorithm.buffer.episodes.clear()
     for episode in episodes:
         steps = tuple(replace(step, action=replace(step.action, policy_version=-1)) for step in episode.steps)
         algorithm.buffer.episodes.append(replace(episode, steps=steps, iteration=episode.iteration - newest - 1))
+    algorithm.buffer.episodes.extend(own)
+    if algorithm.config.replay_episodes:
+        algorithm.trained_on |= {normalise(episode.problem.prompt) for episode in episodes}
 
 
 def _folder(algorithm_name: str, settings: TrainSettings) -> Path:
     root = Path(settings.run.out)
     if settings.run.name:
         folder = root / settings.run.name
-        if folder.exists() and any(folder.iterdir()):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UserError(f"{folder} exists already; choose another --name, or go on with --resume {folder}.")
         return folder
     task = Path(settings.task.env).stem

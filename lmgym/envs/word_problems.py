@@ -46,15 +46,17 @@ class WordProblemsEnv(MathEnv):
         split: str = "train",
         seed: int = 0,
         min_operations: int = 1,
-        max_operations: int = 2,
+        max_operations: int = 1,
         difficulty: int = 1,
         stepwise: bool = True,
-        max_steps: int = 12,
+        max_steps: int | None = None,
         reward: Reward | None = None,
         step_reward: StepReward | None = None,
     ) -> None:
         problems = WordProblems(split, seed, min_operations, max_operations, difficulty)
-        super().__init__(problems, NumberAnswer(), stepwise, max_steps, reward, step_reward)
+        # By default one line more than a worked solution has.
+        steps = max_operations + 2 if max_steps is None else max_steps
+        super().__init__(problems, NumberAnswer(), stepwise, steps, reward, step_reward)
 
 
 class WordProblems(ProceduralProblems):

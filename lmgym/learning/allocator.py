@@ -16,6 +16,6 @@ def keep_memory() -> None:
     try:
         library = ctypes.CDLL("libc.so.6")
         library.mallopt(M_MMAP_MAX, 0)
-        library.mallopt(M_TRIM_THRESHOLD, ctypes.c_int(2**31 - 1))
+        library.mallopt(M_TRIM_THRESHOLD, -1)  # never trim
     except (OSError, AttributeError):
         return  # another C library: nothing is lost but speed
