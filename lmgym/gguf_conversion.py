@@ -9,6 +9,7 @@ from pathlib import Path
 from lmgym.console import messages
 from lmgym.downloads import first_line
 from lmgym.errors import UserError
+from lmgym.quiet import quiet_transformers
 from lmgym.storage import disk_fault, staging_folder, writing_to
 
 
@@ -57,24 +58,3 @@ def working(title: str) -> Iterator[None]:
     else:
         messages.print(title, markup=False, highlight=False)
         yield
-
-
-@contextlib.contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Keep transformers' log and progress bars off the console, and put its settings back afterwards."""
-    from transformers import modeling_gguf_pytorch_utils as gguf_reading
-    from transformers.utils import logging
-
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    # The bar over the tensors of a GGUF is tqdm's own, which heeds no setting of transformers.
-    own_bar = getattr(gguf_reading, "tqdm", None)
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    gguf_reading.tqdm = lambda tensors, desc="": tensors
-    try:
-        yield
-    finally:
-        gguf_reading.tqdm = own_bar
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()

@@ -48,7 +48,9 @@ class Wandb:
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         wandb = _require("wandb")
         project = os.environ.get("WANDB_PROJECT", "lmgym")
-        self.run = wandb.init(project=project, name=folder.name, dir=str(folder), config=dict(config))
+        self.run = wandb.init(
+            project=project, id=folder.name, name=folder.name, dir=str(folder), config=dict(config), resume="allow"
+        )
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Logs under the iteration."""
@@ -85,7 +87,7 @@ class Trackio:
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         self.trackio = _require("trackio")
-        self.trackio.init(project="lmgym", name=folder.name, config=dict(config), embed=False)
+        self.trackio.init(project="lmgym", name=folder.name, config=dict(config), resume="allow", embed=False)
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Logs under the iteration."""

@@ -67,7 +67,7 @@ class WordProblems(ProceduralProblems):
         split: str = "train",
         seed: int = 0,
         min_operations: int = 1,
-        max_operations: int = 2,
+        max_operations: int = 1,
         difficulty: int = 1,
     ) -> None:
         super().__init__("word-problems", split, seed)

@@ -11,7 +11,7 @@ from transformers import AttentionInterface, PretrainedConfig
 
 IMPLEMENTATION = "lmgym"
 
-SHARING_MODEL_TYPES = {"llama", "mistral", "qwen2", "qwen3", "smollm3", "granite", "olmo2"}
+SHARING_MODEL_TYPES = {"llama", "mistral", "qwen2", "qwen3", "smollm3", "olmo2"}
 """Architectures whose attention is plain causal softmax and goes through Transformers' attention interface."""
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging as transformers_logging
 
 from lmgym.assets import model_folder
 from lmgym.errors import UserError
@@ -20,6 +20,7 @@ from lmgym.learning.allocator import keep_memory
 from lmgym.learning.attention import IMPLEMENTATION, Reader, TrunkRecorder, can_share
 from lmgym.learning.lora import LoraSettings, add_lora, load_adapter
 from lmgym.learning.precision import bfloat16_is_faster, make_bfloat16_safe
+from lmgym.quiet import quiet_transformers
 
 
 def find_device(name: str = "auto") -> torch.device:
@@ -28,7 +29,7 @@ def find_device(name: str = "auto") -> torch.device:
         try:
             device = torch.device(name)
             torch.empty(0, device=device)
-        except (RuntimeError, AssertionError) as error:
+        except (RuntimeError, AssertionError, ImportError) as error:
             reason = str(error).splitlines()[0]
             raise UserError(f"device {name!r} cannot be used here ({reason}); try --device auto.") from None
         return device
@@ -70,7 +71,7 @@ class LanguageModel:
         """Loads what `--model` names: a known name, a hub id, a folder, a GGUF file or a run of ours."""
         folder = model_folder(name)
         found_device = find_device(device)
-        with _quiet_transformers():
+        with quiet_transformers(), _loading(name):
             if (folder / "adapter_config.json").exists():
                 network, has_lora = load_adapter(folder), True
             else:
@@ -92,6 +93,7 @@ class LanguageModel:
     ) -> LanguageModel:
         """Takes a network as it is, moves it to its device and gives it the sharing attention where that is exact."""
         keep_memory()
+        _require_plain_head(_base(network), name)
         network = network.to(device).eval()
         if can_share(network.config):
             _base(network).set_attn_implementation(IMPLEMENTATION)
@@ -171,7 +173,7 @@ class LanguageModel:
 
     def save(self, folder: Path) -> None:
         """Writes an ordinary Hugging Face folder, or a PEFT adapter, with the tokenizer."""
-        with _quiet_transformers():
+        with quiet_transformers():
             self.network.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
 
@@ -181,11 +183,23 @@ def _base(network: Any) -> PreTrainedModel:
     return network.get_base_model() if hasattr(network, "get_base_model") else network
 
 
+def _require_plain_head(network: PreTrainedModel, name: str) -> None:
+    """Refuses a model whose logits are more than one matrix product, which here would be silently wrong."""
+    scaled = [
+        setting
+        for setting in ("logit_scale", "logits_scaling", "final_logit_softcapping")
+        if getattr(network.config, setting, None) not in (None, 1, 1.0)
+    ]
+    if scaled or type(network.get_output_embeddings()) is not nn.Linear:
+        reason = f"it sets {scaled[0]}" if scaled else "its output layer is not a plain linear one"
+        raise UserError(f"{name} cannot be trained here yet: {reason}; choose a model of the Llama or Qwen kind.")
+
+
 @contextlib.contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """Loading and saving without Transformers' progress bars."""
-    transformers_logging.disable_progress_bar()
+def _loading(name: str) -> Iterator[None]:
+    """One sentence for whatever a broken or foreign model folder makes Transformers raise."""
     try:
         yield
-    finally:
-        transformers_logging.enable_progress_bar()
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{name} cannot be loaded as a causal language model: {reason}") from error

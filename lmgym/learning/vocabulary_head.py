@@ -67,4 +67,5 @@ def _logits(states: Tensor, weight: Tensor, bias: Tensor | None, temperature: fl
 
 
 def _chunks(count: int) -> list[slice]:
-    return [slice(start, start + CHUNK) for start in range(0, count, CHUNK)]
+    # At least one chunk, be it empty: a micro-batch may hold no chosen token.
+    return [slice(start, start + CHUNK) for start in range(0, max(count, 1), CHUNK)]

@@ -1,0 +1,27 @@
+"""Keeps other libraries from talking over us."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Keep transformers' log and progress bars off the console, and put its settings back afterwards."""
+    from transformers import modeling_gguf_pytorch_utils as gguf_reading
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    # The bar over the tensors of a GGUF is tqdm's own, which heeds no setting of transformers.
+    own_bar = getattr(gguf_reading, "tqdm", None)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    gguf_reading.tqdm = lambda tensors, desc="": tensors
+    try:
+        yield
+    finally:
+        gguf_reading.tqdm = own_bar
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
