@@ -162,9 +162,12 @@ def _value_of(flag: str, arguments: list[str]) -> str | None:
 
 def _saved_config(folder: Path) -> dict[str, Any]:
     try:
-        return json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{folder} is not a run of lmgym: its config.json cannot be read ({error}).") from None
+    if not isinstance(saved, dict) or "algorithm" not in saved:
+        raise UserError(f"{folder} is not a run of lmgym: its config.json names no algorithm.")
+    return saved
 
 
 if __name__ == "__main__":

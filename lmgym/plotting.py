@@ -27,12 +27,12 @@ def plot_learning_curve(run: Path) -> Path:
         _draw_interval(top, evaluations, f"{prefix}lenient", f"{mark}, lenient", "C1", "s--")
     top.set_ylim(0, 1)
     top.set_ylabel("accuracy")
-    top.legend(loc="upper left", fontsize=8)
     _draw(middle, rows, "kl", "KL to the reference", color="C2")
     _draw(middle, rows, "entropy", "entropy per token", color="C3")
-    middle.legend(loc="upper left", fontsize=8)
     _draw(bottom, rows, "length", "tokens per episode", color="C4")
-    bottom.legend(loc="upper left", fontsize=8)
+    for axes in (top, middle, bottom):
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(loc="upper left", fontsize=8)
     bottom.set_xlabel("iteration")
     figure.suptitle(run.name)
     path = run / "learning_curve.png"

@@ -1,0 +1,438 @@
+"""The program as its users meet it: mistakes are one sentence, and a tiny real training goes through to the end."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+import lmgym
+from lmgym.cli import main
+
+TINY = ["--iterations", "2", "--problems_per_iteration", "2", "--group_size", "2", "--max_tokens", "8", "--shots", "1"]
+TINY += ["--eval_problems", "4", "--dtype", "float32", "--env_options", "max_steps", "2"]
+
+
+class Outcome:
+    """How a command ended and what it said."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Runs a command in this process, where lines are wide."""
+    monkeypatch.setenv("COLUMNS", "250")
+
+    def run_command(*arguments: object, stdin: str = "") -> Outcome:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        capsys.readouterr()
+        try:
+            main([str(argument) for argument in arguments])
+            code = 0
+        except SystemExit as error:
+            code = int(error.code or 0)
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return run_command
+
+
+def is_one_sentence(outcome: Outcome) -> bool:
+    """Exit code 2, one line on standard error, nothing else anywhere."""
+    lines = outcome.err.strip().split("\n")
+    return outcome.code == 2 and len(lines) == 1 and lines[0].startswith("lmgym: ") and not outcome.out.strip()
+
+
+def is_untouched(out: Path) -> bool:
+    return not out.exists() or not any(out.iterdir())
+
+
+@pytest.fixture
+def out(tmp_path) -> Path:
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def train(run, model_folder, out):
+    """Runs a tiny training, with some flags of one's own."""
+
+    def run_training(*arguments: object, algorithm: str = "reinforce-stable", env: object = "arithmetic") -> Outcome:
+        start = ["train", algorithm, "--env", env, "--out", out, *TINY]
+        model = [] if "--model" in arguments else ["--model", model_folder]
+        return run(*start, *model, *arguments)
+
+    return run_training
+
+
+# Mistakes.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["trian"], "there is no command 'trian'; there are train, eval, play"),
+        (["train", "reinforce-stabel"], "did you mean reinforce-stable?"),
+        (["train", "nowhere:Nothing"], "cannot be imported"),
+        (["train", "json:JSONDecoder"], "must be a class that extends RLAlgorithm"),
+        (["train", "--resume"], "--resume needs a value"),
+        (["train", "--resume", "no/such/folder"], "is not a folder"),
+        (["envs", "--all"], "takes no flags"),
+        (["eval", "--problems", "0"], "must be at least 1"),
+        (["eval", "--samples", "4"], "4 greedy answers are all the same"),
+        (["eval", "--model", "smollm2-135n"], "did you mean smollm2-135m?"),
+        (["eval", "--env", "arithmetic", "--split", "dev"], 'has no split "dev"'),
+        (["play", "--env", "arithmetic", "--index", "-1"], "There is no problem -1"),
+        (["play", "--env", "arithmetic"], "the input ended"),
+    ],
+)
+def test_a_mistake_is_one_sentence(run, arguments, says):
+    outcome = run(*arguments)
+    assert outcome.code == 2
+    assert says in outcome.err
+    assert outcome.err.strip().count("\n") == 0
+    assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--env", "arithmetics"], 'did you mean "arithmetic"?'),
+        (["--env_options", "digitz", "3"], "digitz"),
+        (["--env_options", "digits", "77"], "digits is 77"),
+        (["--eval_env", "gsm9k"], "gsm9k"),
+        (["--model", "smollm2-135"], "did you mean smollm2-135m?"),
+        (["--model", "no/such/folder/anywhere"], "no model is named"),
+        (["--ref_model", "nothing"], "no model is named 'nothing'"),
+        (["--iterations", "0"], "--iterations is 0: it must be at least 1"),
+        (["--group_size", "0"], "--group_size is 0: it must be at least 1"),
+        (["--discount", "2"], "--discount is 2.0: it must be from 0 to 1"),
+        (["--discount", "-0.5"], "--discount is -0.5: it must be at least 0"),
+        (["--learning_rate", "nan"], "--learning_rate is nan"),
+        (["--learning_rate", "0"], "--learning_rate and --max_gradient_norm must be above 0"),
+        (["--temperature", "-1"], "temperature -1.0"),
+        (["--temperature", "0"], "must sample"),
+        (["--max_tokens", "0"], "max_tokens is 0"),
+        (["--shots", "-1"], "-1 worked examples"),
+        (["--device", "gpu9"], "device 'gpu9' cannot be used"),
+        (["--system_prompt", "no_such_prompt.txt"], "there is no system prompt 'no_such_prompt.txt'"),
+        (["--track", "wandbb"], "there is no tracker 'wandbb'; there are wandb, tensorboard, trackio"),
+        (["--load_buffer_from_cache_at_start", "none.jsonl"], "none.jsonl cannot be read"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence_and_leaves_no_run_behind(train, out, flags, says):
+    outcome = train(*flags)
+    assert says in outcome.err
+    assert is_one_sentence(outcome), outcome.err
+    assert is_untouched(out)
+
+
+@pytest.mark.parametrize("flags", [["--iterations", "many"], ["--no_such_flag", "1"], ["--kl_place", "nowhere"]])
+def test_a_flag_that_cannot_be_read_exits_with_2_and_names_it(train, out, flags):
+    outcome = train(*flags)
+    assert outcome.code == 2
+    assert flags[0] in outcome.err
+    assert "Traceback" not in outcome.err
+    assert is_untouched(out)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "cannot be read: No such file"),
+        ("", "holds no problems"),
+        ("[]", "holds no problems"),
+        (
+            '{"question": "1+1?", "answer": "2"}\n{"question": "1+2?"}\n',
+            'line 2: the row has no "solution" or "answer"',
+        ),
+        ('{"question": "1+1?", "answer": "2"}\n{"question": "1+2', "line 2: not valid JSON"),
+        ('{"question": "1+1?", "answer": "two"}\n', "line 1: the solution states no answer"),
+    ],
+)
+def test_a_bad_data_file_is_one_sentence_with_file_and_line(train, out, tmp_path, content, says):
+    path = tmp_path / "rows.jsonl"
+    if content is not None:
+        path.write_text(content)
+    outcome = train(env=path)
+    assert is_one_sentence(outcome), outcome.err
+    assert f"{path}" in outcome.err
+    assert says in outcome.err
+    assert is_untouched(out)
+
+
+@pytest.fixture
+def changed_model(model_folder, tmp_path) -> Path:
+    return Path(shutil.copytree(model_folder, tmp_path / "changed"))
+
+
+def test_a_model_without_a_chat_template_is_one_sentence(train, out, changed_model):
+    (changed_model / "chat_template.jinja").unlink(missing_ok=True)
+    path = changed_model / "tokenizer_config.json"
+    settings = json.loads(path.read_text())
+    settings.pop("chat_template", None)
+    path.write_text(json.dumps(settings))
+    outcome = train("--model", changed_model)
+    assert is_one_sentence(outcome), outcome.err
+    assert "has no chat template" in outcome.err
+    assert is_untouched(out)
+
+
+def test_a_context_too_long_for_the_model_is_one_sentence(train, out, changed_model):
+    path = changed_model / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"max_position_embeddings": 64}))
+    outcome = train("--model", changed_model)
+    assert is_one_sentence(outcome), outcome.err
+    assert "reads 64; use fewer or shorter examples" in outcome.err
+    assert is_untouched(out)
+
+
+def test_a_folder_that_is_no_model_is_one_sentence(train, out, tmp_path):
+    (tmp_path / "empty").mkdir()
+    outcome = train("--model", tmp_path / "empty")
+    assert is_one_sentence(outcome), outcome.err
+    assert "is not a model" in outcome.err
+    assert is_untouched(out)
+
+
+def test_a_name_that_exists_is_one_sentence_and_nothing_is_overwritten(train, out):
+    (out / "mine").mkdir(parents=True)
+    (out / "mine" / "notes.txt").write_text("keep me")
+    (out / "file").write_text("keep me too")
+    for name in ("mine", "file"):
+        outcome = train("--name", name)
+        assert is_one_sentence(outcome), outcome.err
+        assert f"{out / name} exists already" in outcome.err
+    assert sorted(path.name for path in out.rglob("*")) == ["file", "mine", "notes.txt"]
+
+
+def test_an_out_that_cannot_be_written_is_one_sentence(train, out):
+    out.write_text("a file")
+    outcome = train()
+    assert is_one_sentence(outcome), outcome.err
+    assert "--out" in outcome.err
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", '{"model_type": "llama"}', '{"algorithm": "reinforce"}'])
+def test_resuming_what_is_no_run_is_one_sentence(run, tmp_path, content):
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    outcome = run("train", "--resume", tmp_path)
+    assert is_one_sentence(outcome), outcome.err
+    assert str(tmp_path) in outcome.err
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("package", ["wandb", "tensorboard", "trackio"])
+def test_a_tracker_that_is_not_installed_is_one_sentence_that_names_the_extra(train, out, monkeypatch, package):
+    find = importlib.import_module
+
+    def missing(name: str, *arguments):
+        if name == package:
+            raise ImportError(name)
+        return find(name, *arguments)
+
+    monkeypatch.setattr("lmgym.tracking.importlib.import_module", missing)
+    outcome = train("--track", package)
+    assert is_one_sentence(outcome), outcome.err
+    assert f"pip install 'lmgym[{package}]'" in outcome.err
+    assert is_untouched(out)
+
+
+# What there is.
+
+
+def test_the_listings_name_what_there_is(run):
+    envs, algorithms, models = (run(command) for command in ("envs", "algorithms", "models"))
+    assert envs.code == algorithms.code == models.code == 0
+    assert all(name in envs.out for name in ("gsm8k", "math", "word-problems", "arithmetic", "digits=2"))
+    assert all(name in algorithms.out for name in ("reinforce", "reinforce-stable", "Williams, 1992"))
+    assert "smollm2-135m" in models.out
+
+
+def test_help_shows_every_command_and_every_flag_with_its_line(run):
+    assert all(command in run("--help").out for command in ("train", "eval", "play", "envs", "algorithms", "models"))
+    assert run("--version").out.strip() == lmgym.__version__
+    text = " ".join(run("train", "--help").out.split())
+    assert "--kl_coeff" in text
+    assert "How strongly the policy is held to the reference" in text
+    assert "--group_size" in text
+    assert "--kl_coeff" not in run("train", "reinforce", "--help").out
+    assert "--sample_temperature" in run("eval", "--help").out
+
+
+def test_playing_by_hand_shows_problem_reward_and_solution(run):
+    problem = lmgym.make("arithmetic").problems[3]
+    won = run("play", "--env", "arithmetic", "--index", 3, stdin=f"let me think\nThe answer is: {problem.answer}\n")
+    assert won.code == 0
+    assert problem.prompt in won.out
+    assert "reward 1" in won.out
+    assert f"The episode is over; the answer was {problem.answer}." in won.out
+    lost = run("play", "--env", "arithmetic", "--index", 3, stdin="The answer is: -1\n")
+    assert lost.code == 0
+    assert "reward" not in lost.out
+
+
+# A run from beginning to end.
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, model_folder) -> Path:
+    """A real run of two iterations."""
+    root = tmp_path_factory.mktemp("finished")
+    arguments = ["train", "reinforce-stable", "--env", "arithmetic", "--model", str(model_folder), "--out", str(root)]
+    main([*arguments, *TINY, "--name", "run", "--track", "tensorboard", "--replay_episodes", "2"])
+    return root / "run"
+
+
+def test_a_run_keeps_all_that_was_promised(finished, model_folder):
+    config = json.loads((finished / "config.json").read_text())
+    assert config["algorithm"] == "reinforce-stable"
+    assert config["model"] == str(model_folder)
+    assert config["group_size"] == 2
+    rows = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    assert [row["iteration"] for row in rows if "reward" in row] == [1, 2]
+    assert [row["iteration"] for row in rows if "eval/strict" in row] == [0, 2]
+    assert {"kl", "entropy", "length", "gradient_norm", "gap", "tokens_per_second"} <= set(rows[1])
+    assert len((finished / "episodes.jsonl").read_text().splitlines()) == 8
+    results = json.loads((finished / "results.json").read_text())
+    assert results["contaminated"] is False
+    assert "paired_p_value" in results
+    assert (finished / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert "lmgym" in (finished / "model" / "README.md").read_text()
+    assert AutoModelForCausalLM.from_pretrained(finished / "model").config.model_type == "llama"
+    assert list(finished.glob("tensorboard/events.*"))
+    assert not list(finished.rglob(".partial-*"))
+
+
+def test_tensorboard_gets_the_same_numbers(finished):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(finished / "tensorboard"))
+    events.Reload()
+    rows = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    entropies = {row["iteration"]: row["entropy"] for row in rows if "entropy" in row}
+    assert {event.step: event.value for event in events.Scalars("entropy")} == pytest.approx(entropies)
+    assert [event.step for event in events.Scalars("eval/strict")] == [0, 2]
+
+
+def test_a_run_is_evaluated_beside_its_base_as_it_was_trained(run, finished, model_folder, tmp_path):
+    output = tmp_path / "new" / "results.json"
+    flags = ["--problems", 4, "--samples", 4, "--sample_temperature", 1, "--output", output]
+    outcome = run("eval", "--model", finished, "--base", model_folder, *flags)
+    assert outcome.code == 0, outcome.err
+    assert "pass@4" in outcome.out
+    assert "maj@4" in outcome.out
+    assert "4 held-out problems, temperature 1, 4 sample(s) each" in outcome.out
+    assert "paired exact McNemar test" in outcome.out
+    saved = json.loads(output.read_text())
+    assert set(saved) == {str(finished), str(model_folder)}
+    assert saved[str(finished)]["samples"] == 4
+    assert saved[str(finished)]["eval/problems"] == 4
+
+
+def test_evaluating_a_run_on_what_it_was_trained_on_is_found(run, finished):
+    rows = [json.loads(line) for line in (finished / "episodes.jsonl").read_text().splitlines()]
+    data = finished.parent / "seen.jsonl"
+    problems = {row["problem"]["prompt"]: row["problem"]["solution"] for row in rows}
+    problems["What is 1 + 1?"] = "The answer is: 2"
+    lines = [json.dumps({"problem": prompt.upper(), "solution": solution}) for prompt, solution in problems.items()]
+    data.write_text("\n".join(lines) + "\n")
+    outcome = run("eval", "--model", finished, "--env", data, "--problems", 9, "--shots", 0)
+    assert outcome.code == 0, outcome.err
+    assert f"WARNING: CONTAMINATED: {finished} was trained on {len(problems) - 1} of these problems" in outcome.err
+    assert f"{len(problems)} CONTAMINATED problems" in outcome.out
+
+
+def test_a_run_that_saved_no_checkpoint_says_so_and_stays_as_it_was(run, finished, tmp_path):
+    copy = Path(shutil.copytree(finished, tmp_path / "copy"))
+    outcome = run("train", "--resume", copy, "--iterations", 3)
+    assert is_one_sentence(outcome), outcome.err
+    assert "has no checkpoint to resume from" in outcome.err
+    assert json.loads((copy / "config.json").read_text())["iterations"] == 2
+
+
+def test_a_wrong_setting_beside_resume_does_not_spoil_the_run(train, run, out):
+    assert train("--name", "it", "--save_every", 1).code == 0
+    before = (out / "it" / "config.json").read_text()
+    for flags in (["--iterations", 0], ["--temperature", 0], ["--track", "nothing"]):
+        outcome = run("train", "--resume", out / "it", *flags)
+        assert is_one_sentence(outcome), outcome.err
+        assert (out / "it" / "config.json").read_text() == before
+    outcome = run("train", "--resume", out / "it", "--iterations", 3)
+    assert outcome.code == 0, outcome.err
+    assert "after iteration 2" in outcome.out
+    rows = [json.loads(line) for line in (out / "it" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["iteration"] for row in rows if "reward" in row] == [1, 2, 3]
+    results = json.loads((out / "it" / "results.json").read_text())
+    assert list(results["evaluations"]) == ["0", "2", "3"]
+
+
+def test_training_and_evaluating_on_one_file_is_called_contaminated(train, out, tmp_path):
+    data = tmp_path / "rows.jsonl"
+    rows = [{"question": f"What is {n} + 1?", "answer": f"{n}+1\n#### {n + 1}"} for n in range(6)]
+    data.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    outcome = train("--name", "it", env=data)
+    assert outcome.code == 0, outcome.err
+    assert "WARNING: CONTAMINATED: 4 of the 4 problems" in outcome.err
+    assert "4 CONTAMINATED problems" in outcome.out
+    assert json.loads((out / "it" / "results.json").read_text())["contaminated"] is True
+    assert '"contaminated_eval/strict"' in (out / "it" / "metrics.jsonl").read_text()
+
+
+def test_a_run_can_begin_with_the_episodes_of_another(train, out, finished):
+    outcome = train(
+        "--name", "it", "--load_buffer_from_cache_at_start", finished / "episodes.jsonl", "--replay_episodes", 4
+    )
+    assert outcome.code == 0, outcome.err
+    rows = [json.loads(line) for line in (out / "it" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["episodes_learnt"] for row in rows if "reward" in row] == [8, 8]  # 4 fresh and 4 old, from the start
+    assert len((out / "it" / "episodes.jsonl").read_text().splitlines()) == 8
+
+
+def test_lora_is_saved_as_an_adapter_that_can_be_evaluated(train, run, out):
+    outcome = train("--name", "it", "--lora", "--lora_rank", 4, algorithm="reinforce")
+    assert outcome.code == 0, outcome.err
+    assert (out / "it" / "model" / "adapter_config.json").is_file()
+    assert run("eval", "--model", out / "it", "--problems", 2).code == 0
+
+
+def test_ctrl_c_saves_says_how_to_resume_and_resuming_finishes(run, out, model_folder):
+    """A real process and a real signal, in the middle of a run far too long to end by itself."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(lmgym.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    flags = ["--env", "arithmetic", "--model", model_folder, "--out", out, "--name", "it", *TINY, "--save_every", 0]
+    command = [sys.executable, "-m", "lmgym.cli", "train", "reinforce-stable", *flags, "--iterations", 100_000]
+    process = subprocess.Popen(
+        [str(part) for part in command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    metrics = out / "it" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while (not metrics.exists() or metrics.read_text().count("\n") < 4) and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors
+    assert f"go on with: lmgym train --resume {out / 'it'}" in errors
+    assert "Traceback" not in errors
+    (checkpoint,) = (out / "it" / "checkpoints").iterdir()
+    reached = int(checkpoint.name)
+    assert reached >= 3
+
+    outcome = run("train", "--resume", out / "it", "--iterations", reached + 1)
+    assert outcome.code == 0, outcome.err
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    assert [row["iteration"] for row in rows if "reward" in row] == list(range(1, reached + 2))
+    assert (out / "it" / "results.json").is_file()
