@@ -72,6 +72,8 @@ class TorchEngine:
 
     def _follow_trunk(self, prompts: list[tuple[int, ...]]) -> None:
         """Keeps the trunk while every prompt begins with it, else computes the longest beginning they share."""
+        if not prompts:
+            return
         old = self._trunk_ids
         if old and all(prompt[: len(old)] == old and len(prompt) > len(old) for prompt in prompts):
             return

