@@ -47,6 +47,14 @@ class TwoTurns(Env):
         return Response(reward, reply="more" if state.turn == 1 else "", terminated=state.turn == 2)
 
 
+class Uneven(TwoTurns):
+    """The same, but about half of the episodes are over after their first turn."""
+
+    def respond(self, state: State, text: str, ended: bool) -> Response:
+        response = super().respond(state, text, ended)
+        return replace(response, terminated=response.terminated or bool(self.np_random.random() < 0.5))
+
+
 class Remembering(Run):
     """A run that keeps its metrics in memory too."""
 
@@ -119,6 +127,17 @@ def test_lora_learns_while_the_base_weights_stay(model_folder, kl_place):
     assert moved
     assert all("lora_" in name for name in moved)
     assert set(model.trainable()) == {name for name in before if "lora_" in name}
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_refreshed_reference_is_the_policy_itself_and_another_is_left_behind(model_folder, lora):
+    settings = LoraSettings(rank=4, alpha=8) if lora else None
+    distances = {}
+    for every in (0, 1, 2):
+        policy = chat(LanguageModel.load(str(model_folder), dtype="float32", lora=settings))
+        algorithm = learn(config(iterations=4, update_reference_every=every, learning_rate=1e-2), policy)
+        distances[every] = [metrics["kl"] > 1e-6 for metrics in algorithm.run.history]
+    assert distances == {0: [False, True, True, True], 1: [False] * 4, 2: [False, True, False, True]}
 
 
 def test_without_a_learning_signal_nothing_moves():
@@ -268,7 +287,7 @@ def begin(folder: Path, model_folder: Path, lora: bool, model: Path | None = Non
         **given,
     }
     run = Remembering(folder, {"model": str(model_folder)})
-    envs = TwoTurns(TRAIN), TwoTurns(TEST)
+    envs = Uneven(TRAIN), Uneven(TEST)
     return ReinforceStable(chat(loaded, Stopping), envs[0], config(**chosen), envs[1], run, ref_policy)
 
 
@@ -277,25 +296,27 @@ def read_metrics(folder: Path) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize(
-    ("lora", "given"),
+    ("lora", "done", "given"),
     [
-        (False, {}),
-        (False, {"update_reference_every": 1}),
-        (False, {"kl_place": "reward", "replay_episodes": 4, "updates_per_iteration": 2}),
-        (True, {}),
-        (True, {"update_reference_every": 1}),
+        (False, 2, {}),
+        (False, 3, {"update_reference_every": 2}),
+        (False, 2, {"kl_place": "reward", "replay_episodes": 4, "updates_per_iteration": 2}),
+        (True, 2, {"update_reference_every": 1}),
+        (True, 3, {"update_reference_every": 2}),
     ],
 )
-def test_a_run_interrupted_and_taken_up_equals_one_that_was_not(tmp_path, model_folder, lora, given):
+def test_a_run_interrupted_and_taken_up_equals_one_that_was_not(tmp_path, model_folder, lora, done, given):
     straight = begin(tmp_path / "straight", model_folder, lora, **given)
     straight.train()
 
     broken = begin(tmp_path / "broken", model_folder, lora, **given)
-    broken.policy.countdown = 6  # the second turn of the third iteration
+    broken.policy.countdown = 2 * done + 2  # the second turn of the next iteration, of which some episodes are over
     with pytest.raises(KeyboardInterrupt):
         broken.train()
     checkpoint = newest_checkpoint(tmp_path / "broken")
-    assert json.loads((checkpoint / "state.json").read_text())["iteration"] == 2
+    assert json.loads((checkpoint / "state.json").read_text())["iteration"] == done
+    written = [episode.iteration for episode in read_episodes(tmp_path / "broken" / "episodes.jsonl")]
+    assert 0 < written.count(done) < 8
     resumed = begin(tmp_path / "broken", model_folder, lora, checkpoint, **given)
     resumed.run.resume(resumed)
     resumed.train()
