@@ -40,7 +40,7 @@ class RLConfig:
     """Older episodes from the buffer to learn from again in each iteration."""
     balanced_replay: bool = False
     """Replay as many rewarded episodes as unrewarded ones, instead of whole groups at random."""
-    evaluate_every: int = 0
+    evaluate_every: int = 6
     """Evaluate after every so many iterations; 0 is only at the end."""
     evaluate_at_start: bool = True
     """Evaluate before the first iteration."""
