@@ -1,6 +1,6 @@
 """A new algorithm in fifteen lines: REINFORCE with a leave-one-out baseline.
 
-    lmgym train examples.a_new_algorithm:LeaveOneOut --iterations 3
+lmgym train examples.a_new_algorithm:LeaveOneOut --iterations 3
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A new environment in one page: guess a number from "higher" and "lower", several turns per episode.
 
-    python examples/a_new_environment.py --iterations 3
+python examples/a_new_environment.py --iterations 3
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rewards at every step: a line whose calculation is right earns a little, the final answer earns 1.
 
-    python examples/step_wise_rewards.py --iterations 5
+python examples/step_wise_rewards.py --iterations 5
 """
 
 from __future__ import annotations

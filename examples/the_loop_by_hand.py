@@ -1,6 +1,6 @@
 """The whole of REINFORCE in one file, with no RLAlgorithm: collect, compare, learn.
 
-    python examples/the_loop_by_hand.py --iterations 5
+python examples/the_loop_by_hand.py --iterations 5
 """
 
 from __future__ import annotations

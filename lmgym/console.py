@@ -52,10 +52,11 @@ def comparison_table(rows: Mapping[str, Evaluation]) -> Table:
     first = next(iter(rows.values()))
     kind = "CONTAMINATED" if any(row.contaminated for row in rows.values()) else "held-out"
     way = "greedy" if first.temperature == 0 else f"temperature {first.temperature:g}"
-    title = f"{first.problems} {kind} problems, {way}, {first.samples} sample(s) each, 95 % Wilson intervals"
+    times = f", {first.samples} samples each" if first.samples > 1 else ""
+    title = f"{first.problems} {kind} problems, {way}{times}, 95 % Wilson intervals"
     table = Table(title=title, title_justify="left")
     for heading in ("", "strict", "lenient", "unparsed", "cut off", "length"):
-        table.add_column(heading, justify="left" if not heading else "right")
+        table.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
     if first.samples > 1:
         table.add_column(f"pass@{first.samples}", justify="right")
         table.add_column(f"maj@{first.samples}", justify="right")

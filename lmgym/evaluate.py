@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from lmgym.envs.env import Env
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.errors import UserError
 from lmgym.policies.policy import Policy
+from lmgym.rewards.final_answer import parse_number
 from lmgym.statistics import Proportion, mcnemar, pass_at_k, wilson
 from lmgym.types import Episode, Problem
 
@@ -90,7 +92,8 @@ def evaluate(
     per_wave = max(1, AT_ONCE // samples)
     for wave, start in enumerate(range(0, len(indices), per_wave)):
         envs, buffer = VectorEnv(env), Buffer()
-        states = envs.reset(indices[start : start + per_wave], samples, seed=seed + wave)
+        wave_seed = int(np.random.SeedSequence([seed, wave]).generate_state(1)[0])
+        states = envs.reset(indices[start : start + per_wave], samples, wave_seed)
         while states:
             actions = policy.get_actions(states, temperature)
             steps = envs.step(actions)
@@ -167,8 +170,16 @@ def held_out_indices(env: Env, count: int, avoid: Iterable[Problem]) -> list[int
 
 def _majority_is_right(group: Sequence[Episode]) -> bool:
     """Whether the answer given most often is right; the first given wins a tie, and silence has no vote."""
-    votes = Counter(episode.info.get("answer") for episode in group if episode.info.get("answer") is not None)
+    ballots = [_vote(episode) for episode in group]
+    votes = Counter(ballot for ballot in ballots if ballot is not None)
     if not votes:
-        return is_correct(group[0]) if len(group) == 1 else False
+        return len(group) == 1 and is_correct(group[0])
     winner = votes.most_common(1)[0][0]
-    return next(is_correct(episode) for episode in group if episode.info.get("answer") == winner)
+    return is_correct(group[ballots.index(winner)])
+
+
+def _vote(episode: Episode) -> Fraction | str | None:
+    """The answer to count: numbers by their value, so that 1,000 and 1000 are one."""
+    answer = episode.info.get("answer")
+    number = parse_number(answer) if isinstance(answer, str) else None
+    return answer if number is None else number

@@ -16,7 +16,7 @@ class Proportion:
     count: int
 
     def __str__(self) -> str:
-        return f"{self.value:.1%} [{self.low:.1%}, {self.high:.1%}]"
+        return f"{self.value:.1%} [{100 * self.low:.1f}, {100 * self.high:.1f}]"
 
 
 def wilson(share: float, count: int) -> Proportion:

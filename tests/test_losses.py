@@ -254,7 +254,7 @@ def test_any_cut_into_micro_batches_adds_up_to_the_same_average(case):
         total_episodes=rows,
     )
     cuts = [torch.tensor([row for row in range(rows) if owner[row] == part]) for part in set(owner)]
-    for parts in ([whole.select(cut) for cut in cuts], list(whole.micro_batches(2 * width, at_least=2))):
+    for parts in ([whole.select(cut) for cut in cuts], list(whole.micro_batches(2 * width, about=2))):
         assert sum(len(part) for part in parts) == rows
         for average in (per_token, per_episode):
             added = sum(average(part.logprobs, part) for part in parts)

@@ -33,7 +33,7 @@ class RLConfig:
     micro_batch_tokens: int = 2048
     """Tokens per forward and backward pass: less needs less memory and gives the same gradient."""
     gradient_accumulation_steps: int = 1
-    """Cut each optimiser step into at least this many passes; the gradient stays the same."""
+    """Cut each optimiser step into about this many passes, or more; the gradient stays the same."""
     buffer_capacity: int = 4096
     """Episodes kept in memory; all of them stay on disk."""
     replay_episodes: int = 0
@@ -62,5 +62,10 @@ class RLConfig:
             least = 1 if field.name in at_least_one else 0
             if not value >= least:  # also true of nan
                 raise UserError(f"--{field.name} is {value}: it must be at least {least}.")
+        if self.buffer_capacity < self.problems_per_iteration * self.group_size:
+            raise UserError(
+                f"--buffer_capacity is {self.buffer_capacity}, less than the "
+                f"{self.problems_per_iteration * self.group_size} episodes of one iteration."
+            )
         if self.max_gradient_norm == 0 or self.learning_rate == 0:
             raise UserError("--learning_rate and --max_gradient_norm must be above 0, or nothing is learnt.")

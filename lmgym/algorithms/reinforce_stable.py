@@ -12,6 +12,7 @@ from lmgym.advantages import token_returns
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
 from lmgym.envs.env import Env
+from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
 from lmgym.learning.learner import Update
 from lmgym.learning.reference import make_reference
@@ -61,6 +62,11 @@ class ReinforceStable(Reinforce):
     ) -> None:
         super().__init__(policy, env, config, eval_env, run)
         self.reference = None
+        if ref_policy and policy.model.has_lora and self.config.update_reference_every:
+            raise UserError(
+                "a reference of its own cannot follow a LoRA policy; leave the reference out (under LoRA the base "
+                "model serves as one), or set --update_reference_every 0."
+            )
         if self.config.kl_coeff:
             self.reference = make_reference(policy.model, ref_policy.model if ref_policy else None)
 

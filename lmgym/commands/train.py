@@ -137,8 +137,10 @@ def report(algorithm: RLAlgorithm, folder: Path) -> None:
     results.print(
         f"  lmgym eval --model {folder} --base {algorithm.run.config.get('model', 'smollm2-135m')}", soft_wrap=True
     )
-    results.print(f"  lmgym train --resume {folder} --iterations {2 * algorithm.config.iterations}", soft_wrap=True)
-    results.print("  lmgym train --env gsm8k --max_tokens 80      and read lmgym/algorithms/rl_algorithm.py")
+    if any(folder.glob("checkpoints/*")):
+        results.print(f"  lmgym train --resume {folder} --iterations {2 * algorithm.config.iterations}", soft_wrap=True)
+    results.print("  lmgym train --env gsm8k --max_tokens 80")
+    results.print("  and read lmgym/algorithms/rl_algorithm.py, which is what just ran")
 
 
 def _build(
@@ -149,7 +151,7 @@ def _build(
     if settings.algorithm.eval_problems:
         eval_env = make(settings.run.eval_env, "test") if settings.run.eval_env else settings.task.make("test")
     examples = few_shot_examples(env, settings.policy.shots)
-    policy = settings.policy.make(examples, model)
+    policy = settings.policy.make(examples, model, settings.algorithm.seed)
     policy.prompt_ids(env.reset(options={"index": 0})[0])  # a prompt that cannot be built is said before a run begins
     extra: dict[str, Any] = {}
     if getattr(settings.algorithm, "kl_coeff", 0):

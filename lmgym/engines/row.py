@@ -53,6 +53,8 @@ class Row:
 
 def choose(rows: Sequence[Row], logits: Tensor, stop_ids: frozenset[int]) -> None:
     """Samples for every row from logits [rows, vocabulary] and lets it accept what was drawn."""
+    if logits.device.type == "mps":
+        logits = logits.cpu()  # exact sampling adds up in float64, which MPS does not have
     device = logits.device
     temperatures = torch.tensor([row.request.temperature for row in rows], device=device)
     uniforms = torch.tensor([0.0 if row.forced else row.uniforms.random() for row in rows], dtype=torch.float64)

@@ -66,8 +66,7 @@ class TorchEngine:
             return
         if self._worker is not self.model:
             self._worker.refresh(self.model)
-        self._store.clear()
-        self._trunk_ids, self._trunk = (), None
+        self._trunk_ids, self._trunk = (), None  # so that the next call begins anew
         self._version = self.model.version
 
     def _follow_trunk(self, prompts: list[tuple[int, ...]]) -> None:

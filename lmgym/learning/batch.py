@@ -86,10 +86,10 @@ class Batch:
         values = per_step.gather(1, self.step_index.clamp(min=0))
         return torch.where(self.mask, values, torch.zeros_like(values))
 
-    def micro_batches(self, max_tokens: int, at_least: int = 1, shared: int = 0) -> Iterator[Batch]:
-        """Cuts into parts of at most `max_tokens` tokens, not counting the `shared` ones that all begin with."""
+    def micro_batches(self, max_tokens: int, about: int = 1, shared: int = 0) -> Iterator[Batch]:
+        """Cuts into `about` parts or more of at most `max_tokens` tokens, not counting the `shared` first ones."""
         own = self.lengths - shared
-        budget = min(max_tokens, -(-int(own.sum()) // at_least))
+        budget = min(max_tokens, -(-int(own.sum()) // about))
         rows: list[int] = []
         used = 0
         for row, length in enumerate(own.tolist()):

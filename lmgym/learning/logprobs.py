@@ -90,4 +90,4 @@ def common_trunk(tokens: Tensor, mask: Tensor, lengths: Tensor) -> Tensor:
     same = (tokens == tokens[:1]).all(dim=0)
     shared = int(same.long().cumprod(dim=0).sum())
     first_chosen = int(torch.where(mask.any(dim=1), mask.long().argmax(dim=1), lengths).min())
-    return tokens[0, : max(min(shared, first_chosen - 1, int(lengths.min()) - 1), 0)]
+    return tokens[0, : max(min(shared, first_chosen - 1), 0)]

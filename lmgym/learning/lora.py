@@ -21,6 +21,7 @@ class LoraSettings:
     rank: int = 16
     alpha: int = 32
     target_modules: str = "all-linear"
+    """Names of the layers to adapt, separated by commas."""
     seed: int = 0
     """Where the first weights of the adapter come from."""
 
@@ -29,8 +30,8 @@ def add_lora(network: PreTrainedModel, settings: LoraSettings) -> Any:
     """Freezes the network and puts a trainable adapter beside its linear layers."""
     peft = _import_peft()
     modules: str | list[str] = settings.target_modules
-    if "," in settings.target_modules:
-        modules = settings.target_modules.split(",")
+    if settings.target_modules != "all-linear":
+        modules = [module.strip() for module in settings.target_modules.split(",")]
     config = peft.LoraConfig(r=settings.rank, lora_alpha=settings.alpha, target_modules=modules, task_type="CAUSAL_LM")
     with torch.random.fork_rng(devices=[]):  # PEFT draws from the global generator
         torch.default_generator.manual_seed(settings.seed)

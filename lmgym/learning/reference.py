@@ -63,7 +63,7 @@ class ModelReference:
         return learner.logprobs(self.frozen, batch)
 
     def refresh(self) -> None:
-        """Copies the weights over; under LoRA the merged ones would be needed, so a second adapter serves there."""
+        """Copies the weights over."""
         self.frozen.refresh(self.model)
         self.moved = True
 

@@ -44,12 +44,7 @@ class ChatPolicy(LLMPolicy):
         said: Message = {"role": "assistant", "content": PLACEHOLDER}
         reply: Message = {"role": "user", "content": state.reply}
         question: Message = {"role": "user", "content": ""}
-        rendered = str(
-            self.model.tokenizer.apply_chat_template(
-                [dict(message) for message in (question, said, reply)], add_generation_prompt=True, tokenize=False
-            )
-        )
-        between = self.encode(rendered.split(PLACEHOLDER, 1)[1])
+        between = self.encode(self.render_chat((question, said, reply)).split(PLACEHOLDER, 1)[1])
         # The model may have written its end token itself.
         ended = state.tokens[-1] in self.model.stop_ids
         return between[1:] if ended and between and between[0] == state.tokens[-1] else between

@@ -61,7 +61,7 @@ class LLMPolicy(Policy):
         if state.tokens:
             return state.tokens + self.reply_ids(state)
         begun = state.messages[-1]["role"] == "assistant"
-        prompt = self.encode_chat(self.opening_messages(state.messages[:-1] if begun else state.messages))
+        prompt = self.encode(self.render_chat(self.opening_messages(state.messages[:-1] if begun else state.messages)))
         if begun:
             prompt += self.encode(state.messages[-1]["content"] + "\n")
         if len(prompt) >= self.model.context_length:
@@ -83,15 +83,13 @@ class LLMPolicy(Policy):
             opening.append({"role": "assistant", "content": example.solution})
         return [*opening, *messages]
 
-    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def render_chat(self, messages: Sequence[Message]) -> str:
         """A conversation through the model's chat template, up to where the assistant begins to speak."""
+        plain = [{"role": str(message["role"]), "content": message["content"]} for message in messages]
         try:
-            text = self.model.tokenizer.apply_chat_template(
-                [{**message} for message in messages], add_generation_prompt=True, tokenize=False
-            )
+            return str(self.model.tokenizer.apply_chat_template(plain, add_generation_prompt=True, tokenize=False))
         except Exception as error:  # a template is a program of the model's author, which may raise anything
             raise UserError(f"the chat template of {self.model.name} refuses this conversation: {error}.") from error
-        return self.encode(str(text))
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Text that nobody sampled, as ids."""

@@ -124,7 +124,7 @@ def test_micro_batches_keep_to_their_budget_and_lose_nobody():
         parts = list(batch.micro_batches(budget, shared=12))
         assert torch.equal(torch.cat([part.lengths for part in parts]), batch.lengths)
         assert all(len(part) == 1 or int((part.lengths - 12).sum()) <= budget for part in parts)
-    assert len(list(batch.micro_batches(10**6, at_least=3))) >= 3
+    assert len(list(batch.micro_batches(10**6, about=3))) >= 3
 
 
 # Learner

@@ -130,7 +130,7 @@ def test_an_episode_is_one_sequence_that_only_grows(kind):
 def test_chat_policy_puts_the_reply_into_a_user_turn_without_a_second_end_token():
     model = tiny_model()
     policy = ChatPolicy(model, system_prompt="")
-    said = policy.encode("hello") + (2,)
+    said = (*policy.encode("hello"), 2)
     state = State(Problem("p", "question", ""), ({"role": "user", "content": "question"},))
     first = policy.prompt_ids(state)
     heard = replace(state.after("hello", "Higher."), tokens=first + said)
