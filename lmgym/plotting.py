@@ -32,7 +32,7 @@ def plot_learning_curve(run: Path) -> Path:
     _draw(bottom, rows, "length", "tokens per episode", color="C4")
     for axes in (top, middle, bottom):
         if axes.get_legend_handles_labels()[0]:
-            axes.legend(loc="upper left", fontsize=8)
+            axes.legend(fontsize=8)
     bottom.set_xlabel("iteration")
     figure.suptitle(run.name)
     path = run / "learning_curve.png"

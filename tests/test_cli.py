@@ -335,7 +335,7 @@ def test_a_run_is_evaluated_beside_its_base_as_it_was_trained(run, finished, mod
     assert outcome.code == 0, outcome.err
     assert "pass@4" in outcome.out
     assert "maj@4" in outcome.out
-    assert "4 held-out problems, temperature 1, 4 sample(s) each" in outcome.out
+    assert "4 held-out problems, temperature 1, 4 samples each" in outcome.out
     assert "paired exact McNemar test" in outcome.out
     saved = json.loads(output.read_text())
     assert set(saved) == {str(finished), str(model_folder)}

@@ -31,7 +31,7 @@ def test_an_interval_of_nothing_is_everything():
 
 
 def test_a_proportion_reads_with_its_interval():
-    assert str(wilson(0.1, 100)) == "10.0% [5.5%, 17.4%]"
+    assert str(wilson(0.1, 100)) == "10.0% [5.5, 17.4]"
 
 
 @pytest.mark.parametrize(
