@@ -57,7 +57,7 @@ def run_evaluation(settings: EvalSettings) -> None:
     names = [name for name in (measure.base, settings.policy.model) if name]
     found: dict[str, Evaluation] = {}
     for name in names:
-        policy = settings.policy.make(examples, name)
+        policy = settings.policy.make(env, examples, name)
         messages.print(f"evaluating {name} on {len(indices)} problems …", soft_wrap=True)
         found[name] = evaluate(
             policy,

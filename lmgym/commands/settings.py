@@ -54,21 +54,23 @@ class PolicySettings:
     lora_alpha: int = 32
     """Scale of the adapter: its output is multiplied by alpha / rank."""
 
-    def make(self, examples: Sequence[Problem], model: str | None = None, seed: int = 0) -> Any:
-        """Loads the model, or another in its place, and makes the policy; an adapter begins from `seed`."""
+    def make(self, env: Env, examples: Sequence[Problem], model: str | None = None, seed: int = 0) -> Any:
+        """Loads the model, or another in its place, and makes a policy for `env`; an adapter begins from `seed`."""
         from lmgym.learning.language_model import LanguageModel
         from lmgym.learning.lora import LoraSettings
         from lmgym.policies.chat_policy import ChatPolicy
         from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
-        from lmgym.policies.system_prompts import load_system_prompt
+        from lmgym.policies.system_prompts import default_system_prompt, load_system_prompt
 
         if self.shots < 0 or self.lora_rank < 1:
             raise UserError(f"--shots is {self.shots} and --lora_rank {self.lora_rank}: at least 0 and 1 are needed.")
         # An adapter that is loaded already learns; a second one on top of it would not be saved with it.
         lora = LoraSettings(self.lora_rank, self.lora_alpha, seed=seed) if self.lora and model is None else None
         loaded = LanguageModel.load(model or self.model, device=self.device, dtype=self.dtype, lora=lora)
-        kind = FewShotLLMStepwiseMathPolicy if self.policy == "stepwise" else ChatPolicy
-        prompt = None if self.system_prompt is None else load_system_prompt(self.system_prompt)
+        stepwise = self.policy == "stepwise"
+        kind = FewShotLLMStepwiseMathPolicy if stepwise else ChatPolicy
+        named = self.system_prompt is not None
+        prompt = load_system_prompt(str(self.system_prompt)) if named else default_system_prompt(env, stepwise)
         return kind(loaded, examples, prompt, self.max_tokens, self.temperature, self.calculator)
 
 

@@ -151,14 +151,14 @@ def _build(
     if settings.algorithm.eval_problems:
         eval_env = make(settings.run.eval_env, "test") if settings.run.eval_env else settings.task.make("test")
     examples = few_shot_examples(env, settings.policy.shots)
-    policy = settings.policy.make(examples, model, settings.algorithm.seed)
+    policy = settings.policy.make(env, examples, model, settings.algorithm.seed)
     policy.prompt_ids(env.reset(options={"index": 0})[0])  # a prompt that cannot be built is said before a run begins
     extra: dict[str, Any] = {}
     if getattr(settings.algorithm, "kl_coeff", 0):
         # A resumed model has moved, so its reference must be loaded; LoRA still has its base inside.
         reference = settings.run.ref_model or (settings.policy.model if model and not settings.policy.lora else "")
         if reference:
-            extra["ref_policy"] = replace(settings.policy, lora=False).make(examples, reference)
+            extra["ref_policy"] = replace(settings.policy, lora=False).make(env, examples, reference)
     return algorithm_class(policy, env, settings.algorithm, eval_env, make_run(), **extra)
 
 

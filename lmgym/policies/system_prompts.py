@@ -5,7 +5,17 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
+from lmgym.envs.env import Env
 from lmgym.errors import UserError
+from lmgym.rewards.final_answer import BoxedAnswer
+
+
+def default_system_prompt(env: Env, stepwise: bool) -> str:
+    """The shipped prompt that suits the way of acting and the form in which the environment wants its answer."""
+    if stepwise:
+        boxed = isinstance(getattr(env, "answer_form", None), BoxedAnswer)
+        return load_system_prompt("stepwise_math_boxed" if boxed else "stepwise_math")
+    return f"{load_system_prompt('chat')} {getattr(env, 'instruction', '')}".strip()
 
 
 def load_system_prompt(name_or_path: str | Path) -> str:
