@@ -77,7 +77,7 @@ class LanguageModel:
             else:
                 network, has_lora = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), False
             tokenizer = AutoTokenizer.from_pretrained(folder)
-        if lora is not None:
+        if lora is not None and not has_lora:  # an adapter that is there already goes on learning
             network, has_lora = add_lora(network, lora), True
         return cls.wrap(network, tokenizer, found_device, find_dtype(dtype, found_device), str(name), has_lora)
 
