@@ -9,6 +9,8 @@ A run of some minutes on a laptop:
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,6 +25,9 @@ from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
 from lmgym.policies.system_prompts import load_system_prompt
 from lmgym.run import Run
+
+LINE_TOKENS = 80
+"""The longest line of a solution."""
 
 
 @dataclass
@@ -48,7 +53,7 @@ class Arguments:
     num_iterations: int = 20
     """How often to collect and learn."""
     num_collection_episodes: int = 64
-    """Episodes per iteration, in groups of eight per problem."""
+    """Episodes per iteration, in groups of up to eight per problem."""
     max_trajectory_steps: int = 10
     """Lines per solution."""
     num_update_steps: int = 1
@@ -79,31 +84,29 @@ class Arguments:
     """Let the reference catch up after every so many iterations; 0 is never."""
 
 
-def make_env(data: str, max_steps: int) -> lmgym.Env:
-    """The real split behind `gsm8k:train` or `gsm8k:test`, or a file."""
-    name, _, split = data.partition(":")
-    if name == "gsm8k":
-        return lmgym.make("gsm8k", split=split or "train", max_steps=max_steps)
-    return lmgym.make(data, max_steps=max_steps)
-
-
 def main(arguments: Arguments) -> None:
-    env = make_env(arguments.train_data_file, arguments.max_trajectory_steps)
-    eval_env = make_env(arguments.test_gsm8k_path, arguments.max_trajectory_steps)
-    examples = few_shot_examples(make_env(arguments.gsm8k_path, 1), arguments.n_few_shot_examples)
+    run_folder = Path(arguments.save_path)
+    if run_folder.exists():
+        raise UserError(f"{run_folder} exists already; choose another --save_path.")
+    env = lmgym.make(arguments.train_data_file, max_steps=arguments.max_trajectory_steps)
+    eval_env = lmgym.make(arguments.test_gsm8k_path, max_steps=arguments.max_trajectory_steps)
+    examples = few_shot_examples(lmgym.make(arguments.gsm8k_path), arguments.n_few_shot_examples)
     prompt = load_system_prompt(arguments.sys_prompt_path)
 
     def make_policy(model_name: str) -> FewShotLLMStepwiseMathPolicy:
         model = LanguageModel.load(model_name)
-        return FewShotLLMStepwiseMathPolicy(model, examples, prompt, max_line_tokens=80, calculator=arguments.sym_calc)
+        return FewShotLLMStepwiseMathPolicy(model, examples, prompt, LINE_TOKENS, calculator=arguments.sym_calc)
 
     policy = make_policy(arguments.model_name_or_path)
     ref_policy = make_policy(arguments.ref_model_name or arguments.model_name_or_path)
 
-    group_size = min(8, arguments.num_collection_episodes)
+    episodes = arguments.num_collection_episodes
+    group_size = max((size for size in range(2, 9) if episodes % size == 0), default=0)
+    if not group_size:
+        raise UserError(f"{episodes} episodes cannot be cut into groups of 2 to 8; give --num_collection_episodes 64.")
     config = ReinforceStableConfig(
         iterations=arguments.num_iterations,
-        problems_per_iteration=max(1, arguments.num_collection_episodes // group_size),
+        problems_per_iteration=episodes // group_size,
         group_size=group_size,
         updates_per_iteration=arguments.num_update_steps,
         gradient_accumulation_steps=arguments.gradient_accumulation_steps,
@@ -115,23 +118,39 @@ def main(arguments: Arguments) -> None:
         update_reference_every=arguments.update_ref_iterations,
         replay_episodes=arguments.num_collection_episodes if arguments.load_buffer_from_cache_at_start else 0,
     )
-    run = Run(Path(arguments.save_path), {"algorithm": "reinforce-stable", **asdict(arguments), **asdict(config)})
-    algorithm = ReinforceStable(policy, env, config, eval_env, run, ref_policy)
+    # The names of `lmgym train`, so that --resume and `lmgym eval` find the same task, prompt and model again.
+    settings = {
+        "algorithm": "reinforce-stable",
+        "env": arguments.train_data_file,
+        "eval_env": arguments.test_gsm8k_path,
+        "env_options": {"max_steps": str(arguments.max_trajectory_steps)},
+        "model": arguments.model_name_or_path,
+        "ref_model": arguments.ref_model_name,
+        "shots": arguments.n_few_shot_examples,
+        "system_prompt": arguments.sys_prompt_path,
+        "max_tokens": LINE_TOKENS,
+        "calculator": arguments.sym_calc,
+        **asdict(config),
+    }
+    algorithm = ReinforceStable(policy, env, config, eval_env, Run(run_folder, settings), ref_policy)
     if arguments.load_buffer_from_cache_at_start:
         load_buffer(algorithm, Path(arguments.buffer_cache_path))
-    algorithm.train()
-    if arguments.cache_buffer:
-        algorithm.buffer.save(Path(arguments.buffer_cache_path))
-    report(algorithm, Path(arguments.save_path))
+    try:
+        algorithm.train()
+    finally:
+        if arguments.cache_buffer:
+            algorithm.buffer.save(Path(arguments.buffer_cache_path))
+    report(algorithm, run_folder)
 
 
 if __name__ == "__main__":
-    import os
-
     given = tyro.cli(Arguments, use_underscores=True)
     if given.cache_dir:
         os.environ["LMGYM_CACHE"] = given.cache_dir
     try:
         main(given)
     except UserError as error:
-        raise SystemExit(f"{error}") from None
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

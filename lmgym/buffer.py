@@ -87,6 +87,7 @@ class Buffer:
 
     def save(self, path: Path) -> None:
         """Writes what is kept to a new file, whole or not at all."""
+        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(path.name + ".part")
         temporary.unlink(missing_ok=True)
         try:

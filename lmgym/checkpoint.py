@@ -81,5 +81,4 @@ def restore_optimizer(learner: Learner, tensors: dict[str, Tensor]) -> None:
         if name not in parameters:
             raise UserError(f"the checkpoint has an optimiser state for {name}, which this model does not train.")
         parameter = parameters[name]
-        device = value.device if part == "step" else parameter.device
-        learner.optimizer.state[parameter][part] = value.to(device)
+        learner.optimizer.state[parameter][part] = value.to(parameter.device)  # fused AdamW keeps `step` there too

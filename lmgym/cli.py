@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import make_dataclass
+from dataclasses import make_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,7 @@ def _parse_train(config_class: Any, arguments: list[str], prog: str, default: An
 
 def _given_again(arguments: list[str], folder: Path, find_algorithm: Any) -> dict[str, Any]:
     """The settings that stand beside --resume on the command line, to override the saved ones."""
-    from lmgym.commands.train import _flat, settings_from
+    from lmgym.commands.train import flat_settings, settings_from
 
     place = arguments.index("--resume") if "--resume" in arguments else None
     rest = arguments[:place] + arguments[place + 2 :] if place is not None else arguments
@@ -96,7 +96,7 @@ def _given_again(arguments: list[str], folder: Path, find_algorithm: Any) -> dic
     saved = _saved_config(folder)
     algorithm = find_algorithm(saved["algorithm"])
     settings = settings_from(algorithm.Config, saved)
-    return _flat(_parse_train(algorithm.Config, rest, "lmgym train --resume RUN", settings))
+    return flat_settings(_parse_train(algorithm.Config, rest, "lmgym train --resume RUN", settings))
 
 
 def _eval(arguments: list[str]) -> None:
@@ -111,7 +111,7 @@ def _eval(arguments: list[str]) -> None:
         saved = _saved_config(Path(model))
         trained = settings_from(find_algorithm(saved["algorithm"]).Config, saved)
         trained.policy.lora = False
-        default = EvalSettings(default.measure, trained.task, trained.policy)
+        default = EvalSettings(replace(default.measure, eval_env=trained.run.eval_env), trained.task, trained.policy)
     run_evaluation(_parse(EvalSettings, arguments, "lmgym eval", default))
 
 

@@ -180,6 +180,9 @@ class Run:
     def _save_interrupted(self, algorithm: RLAlgorithm) -> None:
         if self.folder is None:
             return
+        if algorithm.learner.steps_done != algorithm.iteration * algorithm.config.updates_per_iteration:
+            messages.print("stopped in the middle of an update: what counts is the last checkpoint, if there is one.")
+            return
         messages.print("interrupted: saving …")
         self.save_checkpoint(algorithm)
         messages.print(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import os
@@ -30,7 +31,9 @@ class JsonLines:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.started = time.time()
+        # A resumed run counts on from where it stopped.
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        self.started = time.time() - (json.loads(lines[-1])["seconds"] if lines else 0.0)
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Appends a line."""
@@ -48,8 +51,10 @@ class Wandb:
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         wandb = _require("wandb")
         project = os.environ.get("WANDB_PROJECT", "lmgym")
+        # The same folder is the same run, so that a resumed one goes on in its own curves.
+        identity = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]
         self.run = wandb.init(
-            project=project, id=folder.name, name=folder.name, dir=str(folder), config=dict(config), resume="allow"
+            project=project, id=identity, name=folder.name, dir=str(folder), config=dict(config), resume="allow"
         )
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:

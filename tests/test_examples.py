@@ -43,6 +43,45 @@ def test_the_users_command(tmp_path, model_folder):
     assert "2 held-out problems" in again
 
 
+def test_the_users_run_goes_on_and_is_evaluated_as_it_was_trained(tmp_path, model_folder):
+    run(
+        "reinforce_stable_on_gsm8k_training.py",
+        *f"""--model_name_or_path {model_folder} --n_few_shot_examples 1 --num_iterations 1
+        --num_collection_episodes 2 --max_trajectory_steps 2 --n_eval_steps 2 --n_save_iterations 1
+        --save_path {tmp_path / "run"}""".split(),
+        cwd=tmp_path,
+    )
+    program = [sys.executable, "-m", "lmgym.cli"]
+    resumed = subprocess.run(
+        [*program, "train", "--resume", str(tmp_path / "run"), "--iterations", "2"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert resumed.returncode == 0, resumed.stderr
+    episodes = [json.loads(line) for line in (tmp_path / "run" / "episodes.jsonl").read_text().splitlines()]
+    assert len(episodes) == 4
+    assert all(episode["problem"]["id"].startswith("gsm8k/train") for episode in episodes)
+    measured = subprocess.run(
+        [*program, "eval", "--model", str(tmp_path / "run"), "--problems", "2", "--output", str(tmp_path / "out.json")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert measured.returncode == 0, measured.stderr
+    assert "2 held-out problems" in measured.stdout
+
+
+def test_a_users_mistake_in_the_example_is_one_sentence_and_exit_code_2(tmp_path, model_folder):
+    command = [sys.executable, str(EXAMPLES / "reinforce_stable_on_gsm8k_training.py")]
+    for wrong in (["--num_collection_episodes", "1"], ["--train_data_file", "nowhere.jsonl"]):
+        arguments = ["--model_name_or_path", str(model_folder), *wrong]
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, cwd=tmp_path, check=False)
+        assert done.returncode == 2
+        assert len(done.stderr.strip().splitlines()) == 1
+        assert not (tmp_path / "runs").exists()
+
+
 def test_training_on_the_test_split_is_called_contaminated(tmp_path, model_folder):
     out = run(
         "reinforce_stable_on_gsm8k_training.py",

@@ -19,7 +19,7 @@ class RLConfig:
     group_size: int = 8
     """Episodes per problem; they are compared with each other."""
     updates_per_iteration: int = 1
-    """Optimiser steps per iteration, each over the whole batch; from the second on, importance ratios correct."""
+    """Optimiser steps per iteration, each over the whole batch."""
     learning_rate: float = 2e-5
     """Step size of AdamW, before the schedule."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"

@@ -20,14 +20,27 @@ from lmgym.losses import per_token, policy_gradient
 class ReinforceConfig(RLConfig):
     """REINFORCE: every token carries the discounted return of its own step, less a baseline."""
 
+    corrects_old_episodes: ClassVar[bool] = False
+
     discount: float = 1.0
     """How much a reward one step later is worth."""
     baseline: Literal["group", "batch", "none"] = "group"
     """What a return is compared with: its group's mean, the batch's mean, or nothing."""
 
     def check(self) -> None:
-        """Also keeps the discount a discount."""
+        """Also refuses what would teach nothing, or the wrong thing, in silence."""
         super().check()
+        alone = self.group_size == 1 or (self.replay_episodes and self.balanced_replay)
+        if self.baseline == "group" and alone:
+            raise UserError(
+                "an episode that is alone in its group has no advantage over it: use --baseline batch with "
+                "--group_size 1 or --balanced_replay."
+            )
+        if not self.corrects_old_episodes and (self.replay_episodes or self.updates_per_iteration > 1):
+            raise UserError(
+                "reinforce has no importance ratio, so it can learn only once from fresh episodes: use "
+                "reinforce-stable for --replay_episodes or --updates_per_iteration."
+            )
         if self.discount > 1:
             raise UserError(f"--discount is {self.discount}: it must be from 0 to 1.")
 

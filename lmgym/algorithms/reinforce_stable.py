@@ -33,16 +33,24 @@ from lmgym.run import Run
 class ReinforceStableConfig(ReinforceConfig):
     """REINFORCE with a reference policy, a KL penalty with the right gradient, and truncated importance ratios."""
 
+    corrects_old_episodes: ClassVar[bool] = True
+
     kl_coeff: float = 0.01
     """How strongly the policy is held to the reference; 0 computes no reference at all."""
     kl_estimator: KLEstimator = "k3"
-    """How the KL is estimated from samples: k1 (unbiased), k2 (low variance), k3 (unbiased, never negative)."""
+    """k1 (unbiased), k2 (biased) or k3 (unbiased, never negative); in the loss the gradient is right for all three."""
     kl_place: Literal["loss", "reward"] = "loss"
-    """In the loss, each token answers for its own KL; in the reward, also for the KL of what follows it."""
+    """In the loss, a token answers for its own KL; in the reward, also for the estimated KL of what follows it."""
     update_reference_every: int = 0
     """Let the reference catch up with the policy after every so many iterations; 0 is never."""
     max_ratio: float = 2.0
-    """Where importance ratios of replayed or repeated episodes are cut."""
+    """Importance ratios, which correct for learning again from older episodes, are cut here."""
+
+    def check(self) -> None:
+        """Also refuses the one pair of settings whose gradient would be biased."""
+        super().check()
+        if self.kl_place == "reward" and self.kl_estimator == "k2":
+            raise UserError("k2 is a biased estimate of the KL to come: with --kl_place reward use k1 or k3.")
 
 
 class ReinforceStable(Reinforce):

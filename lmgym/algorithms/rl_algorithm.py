@@ -61,9 +61,9 @@ class RLAlgorithm(ABC):
         """The classic loop: act, remember, learn; now and then evaluate and save."""
         config = self.config
         with self.run.watch(self):
-            if self.iteration == 0 and config.evaluate_at_start:
-                self.evaluate()
             while self.iteration < config.iterations:
+                if self.evaluation_is_due():
+                    self.evaluate()
                 started = time.perf_counter()
                 states = self.envs.reset(self.next_problems(), config.group_size, self.next_seed())
                 while states:
@@ -76,20 +76,18 @@ class RLAlgorithm(ABC):
                     metrics = self.update_policy()
                     self.iteration += 1
                     self.run.log(self.iteration, metrics | self._speed(started, collected))
-                if _is_due(self.iteration, config.evaluate_every) and self.iteration < config.iterations:
-                    self.evaluate()
-                if _is_due(self.iteration, config.save_every):
+                if config.save_every and self.iteration % config.save_every == 0:
                     self.run.save_checkpoint(self)
             self.evaluate()
             self.run.finish(self)
 
     @abstractmethod
     def advantages(self, batch: Batch) -> Tensor:
-        """The credit of each token [episodes, length]: how much better than expected it turned out."""
+        """The credit of each token [episodes, length], of a batch on the CPU: how much better than expected it was."""
 
     @abstractmethod
     def loss(self, logprobs: Tensor, batch: Batch) -> Tensor:
-        """What to minimise, from the learner's log-probabilities [episodes, length] of a micro-batch."""
+        """What to minimise, from the learner's log-probabilities [episodes, length] of a micro-batch on its device."""
 
     def prepare(self, batch: Batch) -> Batch:
         """Adds to the batch what credit and loss need beyond it, such as a reference's log-probabilities."""
@@ -133,6 +131,12 @@ class RLAlgorithm(ABC):
             "gap": masked_mean(gap, on_policy),
             "gap_max": masked_max(gap, on_policy),
         }
+
+    def evaluation_is_due(self) -> bool:
+        """Whether the policy as it is now is to be evaluated and has not been, be it before an interruption."""
+        every = self.config.evaluate_every
+        wanted = self.config.evaluate_at_start if self.iteration == 0 else every and self.iteration % every == 0
+        return bool(wanted) and self.iteration not in self.evaluations
 
     def evaluate(self) -> Evaluation | None:
         """Plays the held-out problems greedily and tracks how it went."""
@@ -179,7 +183,8 @@ class RLAlgorithm(ABC):
         if both:
             self.run.warn(
                 f"CONTAMINATED: {len(both)} of the {len(self.eval_indices)} problems to evaluate on are also trained "
-                "on, so the accuracy of this run says nothing about new problems; every number is marked."
+                "on, so the accuracy of this run says nothing about new problems; every number is marked. Give others "
+                "with --eval_env."
             )
 
     def _speed(self, started: float, collected: float) -> dict[str, float]:
@@ -201,7 +206,3 @@ class RLAlgorithm(ABC):
             gradient_accumulation_steps=config.gradient_accumulation_steps,
             temperature=self.policy.temperature,
         )
-
-
-def _is_due(iteration: int, every: int) -> bool:
-    return every > 0 and iteration % every == 0

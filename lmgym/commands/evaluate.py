@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lmgym.buffer import read_episodes
@@ -21,6 +21,8 @@ class Measure:
 
     base: str = ""
     """Another model to set beside the first, on the same problems, with a paired test."""
+    eval_env: str = ""
+    """Evaluate on another environment or file than --env, from which the worked examples come."""
     split: str = "test"
     """Which split to evaluate on."""
     problems: int = 200
@@ -51,7 +53,10 @@ def run_evaluation(settings: EvalSettings) -> None:
         raise UserError("--problems and --samples must be at least 1 and --sample_temperature at least 0.")
     if measure.samples > 1 and measure.sample_temperature == 0:
         raise UserError(f"{measure.samples} greedy answers are all the same: give --sample_temperature 0.8 or so.")
-    env = settings.task.make(measure.split)
+    if measure.seed < 0:
+        raise UserError(f"--seed is {measure.seed}: it must be at least 0.")
+    task = replace(settings.task, env=measure.eval_env) if measure.eval_env else settings.task
+    env = task.make(measure.split)
     examples = few_shot_examples(settings.task.make("train"), settings.policy.shots)
     indices = held_out_indices(env, measure.problems, avoid=examples)
     names = [name for name in (measure.base, settings.policy.model) if name]
@@ -84,7 +89,9 @@ def run_evaluation(settings: EvalSettings) -> None:
             write_text(path, json.dumps({name: result.to_json() for name, result in found.items()}, indent=2) + "\n")
 
 
-def trained_prompts(run: Path) -> set[str]:
-    """The problems a run was trained on, where the model is a run of ours."""
-    path = run / "episodes.jsonl"
-    return {episode.problem.prompt for episode in read_episodes(path)} if path.is_file() else set()
+def trained_prompts(model: Path) -> set[str]:
+    """The problems a model was trained on, where it is a run of ours or a folder inside one."""
+    for folder in (model, *model.resolve().parents[:3]):
+        if (folder / "episodes.jsonl").is_file():
+            return {episode.problem.prompt for episode in read_episodes(folder / "episodes.jsonl")}
+    return set()

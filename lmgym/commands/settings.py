@@ -22,7 +22,11 @@ class TaskSettings:
 
     def make(self, split: str) -> Env:
         """The environment on one of its splits."""
-        return make(self.env, split=split, **{name: _literal(value) for name, value in self.env_options.items()})
+        options = {name: _literal(value) for name, value in self.env_options.items()}
+        try:
+            return make(self.env, split=split, **options)
+        except TypeError as error:
+            raise UserError(f"{self.env} cannot be made with --env_options {options}: {error}.") from error
 
 
 @dataclass
@@ -84,4 +88,4 @@ def _literal(text: str) -> Any:
             return kind(text)
         except ValueError:
             continue
-    return text.split(",") if "," in text else text
+    return [_literal(part.strip()) for part in text.split(",")] if "," in text else text

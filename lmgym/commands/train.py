@@ -16,7 +16,6 @@ from lmgym.buffer import read_episodes
 from lmgym.checkpoint import newest_checkpoint
 from lmgym.commands.settings import PolicySettings, TaskSettings
 from lmgym.console import comparison_table, difference_line, results, show_answers
-from lmgym.envs import make
 from lmgym.errors import UserError
 from lmgym.evaluate import normalise
 from lmgym.policies.examples import few_shot_examples
@@ -56,7 +55,7 @@ def train(algorithm_name: str, algorithm_class: type[RLAlgorithm], settings: Tra
     """Begins a run and sees it through."""
     settings.algorithm.check()
     task, folder = settings.task, _folder(algorithm_name, settings)
-    config = {"algorithm": algorithm_name, **_flat(settings)}
+    config = {"algorithm": algorithm_name, **flat_settings(settings)}
     with _undone_by_a_mistake(folder):
         algorithm = _build(algorithm_class, settings, lambda: Run(folder, config, settings.run.track))
         if settings.run.load_buffer_from_cache_at_start:
@@ -79,7 +78,7 @@ def resume(folder: Path, find_class: Any, overrides: dict[str, Any]) -> Path:
     algorithm_name = saved.pop("algorithm")
     algorithm_class = find_class(algorithm_name)
     settings = settings_from(algorithm_class.Config, saved | overrides)
-    config = {"algorithm": algorithm_name, **_flat(settings)}
+    config = {"algorithm": algorithm_name, **flat_settings(settings)}
     with _undone_by_a_mistake(folder):
         algorithm = _build(
             algorithm_class, settings, lambda: Run(folder, config, settings.run.track), model=str(checkpoint)
@@ -149,14 +148,15 @@ def _build(
     env = settings.task.make("train")
     eval_env = None
     if settings.algorithm.eval_problems:
-        eval_env = make(settings.run.eval_env, "test") if settings.run.eval_env else settings.task.make("test")
+        other = replace(settings.task, env=settings.run.eval_env) if settings.run.eval_env else settings.task
+        eval_env = other.make("test")
     examples = few_shot_examples(env, settings.policy.shots)
     policy = settings.policy.make(env, examples, model, settings.algorithm.seed)
     policy.prompt_ids(env.reset(options={"index": 0})[0])  # a prompt that cannot be built is said before a run begins
     extra: dict[str, Any] = {}
     if getattr(settings.algorithm, "kl_coeff", 0):
         # A resumed model has moved, so its reference must be loaded; LoRA still has its base inside.
-        reference = settings.run.ref_model or (settings.policy.model if model and not settings.policy.lora else "")
+        reference = settings.run.ref_model or (settings.policy.model if model and not policy.model.has_lora else "")
         if reference:
             extra["ref_policy"] = replace(settings.policy, lora=False).make(env, examples, reference)
     return algorithm_class(policy, env, settings.algorithm, eval_env, make_run(), **extra)
@@ -165,6 +165,12 @@ def _build(
 def load_buffer(algorithm: RLAlgorithm, path: Path) -> None:
     """Puts foreign episodes before the run's own: their iterations count down from −1, their policy is nobody's."""
     episodes = list(read_episodes(path))
+    if not episodes:
+        raise UserError(f"{path} holds no episodes; give the episodes.jsonl of a run.")
+    if not algorithm.config.replay_episodes:
+        raise UserError(f"the episodes of {path} would not be learnt from: say how many with --replay_episodes.")
+    if max(max(episode.tokens, default=0) for episode in episodes) >= len(algorithm.policy.model.tokenizer):
+        raise UserError(f"the episodes of {path} were written with another tokenizer than this model's.")
     newest = max((episode.iteration for episode in episodes), default=0)
     own = list(algorithm.buffer.episodes)
     algorithm.buffer.episodes.clear()
@@ -172,8 +178,7 @@ def load_buffer(algorithm: RLAlgorithm, path: Path) -> None:
         steps = tuple(replace(step, action=replace(step.action, policy_version=-1)) for step in episode.steps)
         algorithm.buffer.episodes.append(replace(episode, steps=steps, iteration=episode.iteration - newest - 1))
     algorithm.buffer.episodes.extend(own)
-    if algorithm.config.replay_episodes:
-        algorithm.trained_on |= {normalise(episode.problem.prompt) for episode in episodes}
+    algorithm.trained_on |= {normalise(episode.problem.prompt) for episode in episodes}
 
 
 def _folder(algorithm_name: str, settings: TrainSettings) -> Path:
@@ -187,6 +192,7 @@ def _folder(algorithm_name: str, settings: TrainSettings) -> Path:
     return new_run_folder(root, f"{algorithm_name.replace(':', '-')}-{task}")
 
 
-def _flat(settings: TrainSettings) -> dict[str, Any]:
+def flat_settings(settings: TrainSettings) -> dict[str, Any]:
+    """Every setting by its flag's name, as config.json keeps them."""
     parts = (settings.task, settings.policy, settings.run, settings.algorithm)
     return {name: value for part in parts for name, value in asdict(part).items()}

@@ -31,7 +31,6 @@ class TorchEngine:
     def __init__(self, model: LanguageModel, max_rows: int = 128) -> None:
         self.model = model
         self.max_rows = max_rows
-        self._worker = model if model.dtype == torch.float32 else model.compute_copy()
         config = model.network.config
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self._store = KeyValueStore(
@@ -39,7 +38,9 @@ class TorchEngine:
         )
         self._trunk_ids: tuple[int, ...] = ()
         self._trunk: tuple[list[Tensor], list[Tensor]] | None = None
-        self._version = model.version
+        self._worker = model
+        self._version = -1
+        self._has_trunk = False
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
@@ -66,22 +67,24 @@ class TorchEngine:
             return
         if self._worker is not self.model:
             self._worker.refresh(self.model)
-        self._trunk_ids, self._trunk = (), None  # so that the next call begins anew
+        elif self.model.dtype != torch.float32:
+            self._worker = self.model.compute_copy()
+        self._store.clear()
+        self._has_trunk = False
         self._version = self.model.version
 
     def _follow_trunk(self, prompts: list[tuple[int, ...]]) -> None:
         """Keeps the trunk while every prompt begins with it, else computes the longest beginning they share."""
-        if not prompts:
-            return
         old = self._trunk_ids
-        if old and all(prompt[: len(old)] == old and len(prompt) > len(old) for prompt in prompts):
+        fits = all(prompt[: len(old)] == old and len(prompt) > len(old) for prompt in prompts)
+        if not prompts or (self._has_trunk and fits):
             return
         first, last = min(prompts), max(prompts)
         shared = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(map(len, prompts)))
         shared = min(shared, min(map(len, prompts)) - 1)
         self._store.clear()
         self._trunk_ids = first[:shared] if shared >= SHORTEST_TRUNK else ()
-        self._trunk = None
+        self._trunk, self._has_trunk = None, True
         if self._trunk_ids:
             recorder = TrunkRecorder()
             tokens = torch.tensor([self._trunk_ids], device=self.model.device)

@@ -12,12 +12,13 @@ from lmgym.envs.dataset_file import problem_from_row, read_rows
 from lmgym.envs.math_env import MathEnv, Reward
 from lmgym.errors import UserError
 from lmgym.rewards.final_answer import BoxedAnswer
+from lmgym.rewards.math_verify import is_equivalent_by_math_verify
 from lmgym.rewards.steps import StepReward
 from lmgym.types import Problem
 
 
 class MATH(MathEnv):
-    """The 7,500 training or 5,000 test problems, or those of some subjects and levels."""
+    """The 7,500 training or 5,000 test problems, or some subjects and levels; `math_verify` takes that grader."""
 
     def __init__(
         self,
@@ -27,13 +28,15 @@ class MATH(MathEnv):
         path: str | Path | None = None,
         stepwise: bool = True,
         max_steps: int = 256,
+        math_verify: bool = False,
         reward: Reward | None = None,
         step_reward: StepReward | None = None,
     ) -> None:
         problems: Sequence[Problem] = _load(split, None if path is None else str(path))
         problems = _with_subjects(problems, (subjects,) if isinstance(subjects, str) else tuple(subjects))
         problems = _with_levels(problems, (levels,) if isinstance(levels, int) else tuple(levels))
-        super().__init__(problems, BoxedAnswer(), stepwise, max_steps, reward, step_reward)
+        form = BoxedAnswer(is_same=is_equivalent_by_math_verify) if math_verify else BoxedAnswer()
+        super().__init__(problems, form, stepwise, max_steps, reward, step_reward)
 
 
 @lru_cache(maxsize=4)

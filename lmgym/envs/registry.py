@@ -60,7 +60,13 @@ def names() -> list[str]:
 
 
 def make(name: str, split: str = "train", **options: Any) -> Env:
-    """Makes an environment by its name, or from a JSON or JSONL file by its path (which has no splits)."""
+    """Makes an environment by its name, or from a JSON or JSONL file by its path (which has no splits).
+
+    A name may carry its split: `gsm8k:test` is the test split whatever `split` says.
+    """
+    bare, _, named_split = name.partition(":")
+    if named_split and bare in _registrations:
+        name, split = bare, named_split
     if name not in _registrations and _is_file_name(name):
         from lmgym.envs.dataset_file import DatasetFile
 

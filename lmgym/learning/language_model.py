@@ -75,7 +75,7 @@ class LanguageModel:
             if (folder / "adapter_config.json").exists():
                 network, has_lora = load_adapter(folder), True
             else:
-                network, has_lora = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), False
+                network, has_lora = _load_network(folder), False
             tokenizer = AutoTokenizer.from_pretrained(folder)
         if lora is not None and not has_lora:  # an adapter that is there already goes on learning
             network, has_lora = add_lora(network, lora), True
@@ -178,6 +178,11 @@ class LanguageModel:
             self.tokenizer.save_pretrained(folder)
 
 
+def _load_network(folder: Path) -> PreTrainedModel:
+    """Weights in float32, from safetensors alone: a pickle may run anything."""
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
+
+
 def _base(network: Any) -> PreTrainedModel:
     """The Transformers model itself, out of its PEFT wrapper where it has one; LoRA layers live inside it."""
     return network.get_base_model() if hasattr(network, "get_base_model") else network
@@ -200,6 +205,6 @@ def _loading(name: str) -> Iterator[None]:
     """One sentence for whatever a broken or foreign model folder makes Transformers raise."""
     try:
         yield
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{name} cannot be loaded as a causal language model: {reason}") from error

@@ -44,7 +44,7 @@ def load_adapter(folder: Path) -> Any:
 
     peft = _import_peft()
     base_name = peft.PeftConfig.from_pretrained(str(folder)).base_model_name_or_path
-    base = AutoModelForCausalLM.from_pretrained(model_folder(base_name), dtype=torch.float32)
+    base = AutoModelForCausalLM.from_pretrained(model_folder(base_name), dtype=torch.float32, use_safetensors=True)
     return peft.PeftModel.from_pretrained(base, str(folder), is_trainable=True)
 
 

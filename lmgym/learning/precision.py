@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -46,14 +47,15 @@ def _probe() -> str:
     path = cache_dir() / "precision.json"
     key = f"{_cpu_name()} {os.environ.get('ONEDNN_MAX_CPU_ISA', '')}"
     known: dict[str, str] = {}
-    if path.exists():
+    with contextlib.suppress(OSError, ValueError):
         known = json.loads(path.read_text(encoding="utf-8"))
     if key not in known:
         # In a process of its own: an instruction that is announced but not allowed kills whoever uses it.
         child = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=False)
         known[key] = child.stdout.strip() or "crashes"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(known, indent=2) + "\n")
+        with contextlib.suppress(OSError):  # asked again next time, where it cannot be remembered
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, json.dumps(known, indent=2) + "\n")
     return known[key]
 
 

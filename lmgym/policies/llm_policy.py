@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
+from lmgym.calculator import calculate, open_expression
 from lmgym.engines.engine import GO_ON, Completion, Engine, Request, Verdict
 from lmgym.engines.plain_engine import PlainEngine
 from lmgym.engines.torch_engine import TorchEngine
 from lmgym.errors import UserError
 from lmgym.learning.language_model import LanguageModel
-from lmgym.policies.calculator import calculate, open_expression
 from lmgym.policies.policy import Policy
 from lmgym.types import END_OF_TURN, Action, Message, Problem, State
 
@@ -34,7 +34,7 @@ class LLMPolicy(Policy):
                 f"{model.name} has no chat template, so it cannot be prompted as an assistant; choose an instruct "
                 "model, or set tokenizer.chat_template and save the folder."
             )
-        if max_tokens < 1 or temperature < 0:
+        if max_tokens < 1 or not 0 <= temperature < float("inf"):
             raise UserError(f"max_tokens is {max_tokens} and temperature {temperature}: at least 1 and 0 are needed.")
         self.model = model
         self.system_prompt = system_prompt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
@@ -69,6 +70,8 @@ class BoxedAnswer:
     r"""Answers in LaTeX, within `\boxed{...}`."""
 
     instruction: str = r"Put the final answer within \boxed{}."
+    is_same: Callable[[str, str], bool] = is_same_latex
+    """Whether two LaTeX answers are equal, the right one first."""
 
     def show(self, answer: str) -> str:
         return rf"The answer is $\boxed{{{answer}}}$."
@@ -82,7 +85,7 @@ class BoxedAnswer:
         return self.strict(text) or last_formula(text) or NumberAnswer().lenient(text)
 
     def is_right(self, answer: str, given: str) -> bool:
-        return is_same_latex(without_boxes(answer), without_boxes(given))
+        return self.is_same(without_boxes(answer), without_boxes(given))
 
 
 @dataclass(frozen=True)

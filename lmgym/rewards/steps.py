@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from lmgym.policies.calculator import EXACT_PLACES, ROUNDED_PLACES, evaluate
+from lmgym.calculator import EXACT_PLACES, ROUNDED_PLACES, evaluate
 from lmgym.rewards.final_answer import parse_number
 from lmgym.types import State
 

@@ -102,7 +102,14 @@ def rewards(algorithm: RLAlgorithm) -> list[float]:
         config(kl_place="loss"),
         config(kl_place="reward"),
         config(kl_place="loss", kl_estimator="k1", replay_episodes=32, updates_per_iteration=2),
-        config(kl_place="reward", kl_estimator="k1", replay_episodes=32, balanced_replay=True, updates_per_iteration=2),
+        config(
+            kl_place="reward",
+            kl_estimator="k1",
+            replay_episodes=32,
+            balanced_replay=True,
+            updates_per_iteration=2,
+            baseline="batch",
+        ),
         config(update_reference_every=2, gradient_accumulation_steps=3, schedule="cosine", warmup_steps=2),
     ],
     ids=lambda settings: f"{type(settings).__name__}",
@@ -237,10 +244,10 @@ def test_old_episodes_do_not_count_in_the_gap_between_sampler_and_learner():
         def respond(self, state: State, text: str, ended: bool) -> Response:
             return Response(float(state.seed == 0 and text < "Q" and state.problem.id in early), terminated=True)
 
-    algorithm = Reinforce(
+    algorithm = ReinforceStable(
         chat(),
         Once(TRAIN),
-        config(ReinforceConfig, iterations=2, replay_episodes=64, learning_rate=0.05),
+        config(kl_coeff=0.0, iterations=2, replay_episodes=64, learning_rate=0.05),
         run=Remembering(),
     )
     early = {TRAIN[index].id for index in algorithm.next_problems()}

@@ -7,9 +7,9 @@ import pytest
 
 import lmgym
 from lmgym import UserError
+from lmgym.calculator import calculate
 from lmgym.envs import ArithmeticProblems, WordProblems
 from lmgym.envs.word_problems import STORY_KINDS
-from lmgym.policies.calculator import calculate
 
 FIRST_PROMPT = (
     "A shop sells 17 lamps on Monday. On Tuesday, the shop sells 10 fewer lamps tha"
