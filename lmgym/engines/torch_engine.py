@@ -75,13 +75,15 @@ class TorchEngine:
 
     def _follow_trunk(self, prompts: list[tuple[int, ...]]) -> None:
         """Keeps the trunk while every prompt begins with it, else computes the longest beginning they share."""
-        old = self._trunk_ids
-        fits = all(prompt[: len(old)] == old and len(prompt) > len(old) for prompt in prompts)
-        if not prompts or (self._has_trunk and fits):
+        if not prompts:
             return
-        first, last = min(prompts), max(prompts)
-        shared = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(map(len, prompts)))
-        shared = min(shared, min(map(len, prompts)) - 1)
+        first, last, shortest = min(prompts), max(prompts), min(map(len, prompts))
+        shared = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), shortest)
+        shared = min(shared, shortest - 1)
+        old = self._trunk_ids
+        still_fits = len(old) <= shared and first[: len(old)] == old
+        if self._has_trunk and still_fits and (old or shared < SHORTEST_TRUNK):
+            return
         self._store.clear()
         self._trunk_ids = first[:shared] if shared >= SHORTEST_TRUNK else ()
         self._trunk, self._has_trunk = None, True

@@ -353,3 +353,20 @@ def test_the_plain_engine_agrees_with_transformers(architecture):
     completions = PlainEngine(model, max_rows=2).generate(requests)
     check_shape(requests, completions)
     check_against_transformers(model, requests, completions)
+
+
+@pytest.mark.parametrize("trunk", [(), TRUNK])
+def test_a_conversation_that_goes_on_computes_only_what_is_new_with_and_without_a_trunk(monkeypatch, trunk):
+    model = tiny_model()
+    engine = TorchEngine(model)
+    fed: list[int] = []
+    forward = engine._forward
+    monkeypatch.setattr(engine, "_forward", lambda tokens, *rest: fed.append(tokens.shape[1]) or forward(tokens, *rest))
+    prompts = [trunk + ids(30, seed=1), trunk + ids(25, seed=2)]
+    first = engine.generate([Request(prompt, 4, seed=3) for prompt in prompts])
+    fed.clear()
+    going_on = [
+        prompt + tuple(written.token_ids) + ids(5, seed=9) for prompt, written in zip(prompts, first, strict=True)
+    ]
+    engine.generate([Request(prompt, 1, seed=4) for prompt in going_on])
+    assert max(fed) == 6, "the last sampled token and the five of the reply"
