@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -41,23 +42,16 @@ def pack(tokens: Tensor, mask: Tensor, lengths: Tensor, start: int) -> Packing:
     """
     rows = [row[:length] for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True)]
     first_chosen = torch.where(mask.any(dim=1), mask.long().argmax(dim=1), lengths).tolist()
-    families: list[list[int]] = []
-    stems: list[list[int]] = []
-    for index, row in enumerate(rows):
-        stem = row[start : max(first_chosen[index] - 1, start)]
-        if families and stems[-1] == stem:
-            families[-1].append(index)
-        else:
-            families.append([index])
-            stems.append(stem)
+    stems = [row[start : max(first - 1, start)] for row, first in zip(rows, first_chosen, strict=True)]
+    families = [list(family) for _, family in itertools.groupby(range(len(rows)), key=stems.__getitem__)]
     widths = [
-        len(stem) + sum(len(rows[index]) - start - len(stem) for index in family)
-        for family, stem in zip(families, stems, strict=True)
+        sum(len(rows[i]) - start for i in family) - (len(family) - 1) * len(stems[family[0]]) for family in families
     ]
     packed = torch.zeros(len(families), max(widths), dtype=torch.long)
     positions, branches = torch.zeros_like(packed), torch.full_like(packed, PADDING)
     places = torch.full(tokens.shape, -1, dtype=torch.long)
-    for line, (family, stem) in enumerate(zip(families, stems, strict=True)):
+    for line, family in enumerate(families):
+        stem = stems[family[0]]
         base = start + len(stem)
         packed[line, : len(stem)] = torch.tensor(stem, dtype=torch.long)
         positions[line, : len(stem)] = torch.arange(start, base)
