@@ -169,7 +169,7 @@ def load_buffer(algorithm: RLAlgorithm, path: Path) -> None:
         raise UserError(f"{path} holds no episodes; give the episodes.jsonl of a run.")
     if not algorithm.config.replay_episodes:
         raise UserError(f"the episodes of {path} would not be learnt from: say how many with --replay_episodes.")
-    if max(max(episode.tokens, default=0) for episode in episodes) >= len(algorithm.policy.model.tokenizer):
+    if max(max(episode.tokens, default=0) for episode in episodes) >= algorithm.policy.model.vocabulary_size:
         raise UserError(f"the episodes of {path} were written with another tokenizer than this model's.")
     newest = max((episode.iteration for episode in episodes), default=0)
     own = list(algorithm.buffer.episodes)

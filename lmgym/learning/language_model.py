@@ -121,6 +121,11 @@ class LanguageModel:
         """The longest conversation, in tokens, that the model was made for."""
         return getattr(self.network.config, "max_position_embeddings", None) or 1 << 30
 
+    @property
+    def vocabulary_size(self) -> int:
+        """How many ids have a logit; often more than the tokenizer has tokens."""
+        return int(self.head.get_parameter("weight").shape[0])
+
     def trainable(self) -> dict[str, nn.Parameter]:
         """The parameters that learn, by name."""
         return {name: weight for name, weight in self.network.named_parameters() if weight.requires_grad}
