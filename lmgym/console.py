@@ -54,18 +54,17 @@ def comparison_table(rows: Mapping[str, Evaluation]) -> Table:
     way = "greedy" if first.temperature == 0 else f"temperature {first.temperature:g}"
     times = f", {first.samples} samples each" if first.samples > 1 else ""
     title = f"{first.problems} {kind} problems, {way}{times}, 95 % Wilson intervals"
-    table = Table(title=title, title_justify="left")
-    for heading in ("", "strict", "lenient", "unparsed", "cut off", "length"):
-        table.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
+    table = Table("", *rows, title=title, title_justify="left")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    table.add_row("strict", *(str(row.strict) for row in rows.values()))
+    table.add_row("lenient", *(str(row.lenient) for row in rows.values()))
     if first.samples > 1:
-        table.add_column(f"pass@{first.samples}", justify="right")
-        table.add_column(f"maj@{first.samples}", justify="right")
-    for name, row in rows.items():
-        cells = [str(row.strict), str(row.lenient), f"{row.unparsed:.1%}", f"{row.cut_off:.1%}"]
-        cells.append(f"{row.mean_length:.1f}")
-        if first.samples > 1:
-            cells += [str(row.pass_at_k), str(row.majority_at_k)]
-        table.add_row(name, *cells)
+        table.add_row(f"pass@{first.samples}", *(str(row.pass_at_k) for row in rows.values()))
+        table.add_row(f"maj@{first.samples}", *(str(row.majority_at_k) for row in rows.values()))
+    table.add_row("unparsed", *(f"{row.unparsed:.1%}" for row in rows.values()))
+    table.add_row("cut off", *(f"{row.cut_off:.1%}" for row in rows.values()))
+    table.add_row("length", *(f"{row.mean_length:.1f}" for row in rows.values()))
     return table
 
 

@@ -179,7 +179,10 @@ class LanguageModel:
     def save(self, folder: Path) -> None:
         """Writes an ordinary Hugging Face folder, or a PEFT adapter, with the tokenizer."""
         with quiet_transformers():
-            self.network.save_pretrained(folder)
+            if self.has_lora:  # the reference's adapter, where there is one, is not part of the result
+                self.network.save_pretrained(folder, selected_adapters=["default"])
+            else:
+                self.network.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
 
 
