@@ -67,6 +67,9 @@ class Run:
                 self._progress = progress
                 self._task = progress.add_task("training", total=total, completed=algorithm.iteration)
                 yield
+        except StoppedAtOnceError:
+            messages.print("stopped in the middle of an update: what counts is the last checkpoint, if there is one.")
+            raise
         except KeyboardInterrupt:
             self._progress = None
             algorithm.buffer.drop_unfinished()
@@ -180,9 +183,6 @@ class Run:
     def _save_interrupted(self, algorithm: RLAlgorithm) -> None:
         if self.folder is None:
             return
-        if algorithm.learner.steps_done != algorithm.iteration * algorithm.config.updates_per_iteration:
-            messages.print("stopped in the middle of an update: what counts is the last checkpoint, if there is one.")
-            return
         messages.print("interrupted: saving …")
         self.save_checkpoint(algorithm)
         messages.print(
@@ -199,6 +199,10 @@ class Run:
             yield
 
 
+class StoppedAtOnceError(KeyboardInterrupt):
+    """The second Ctrl-C: weights may have moved for an iteration that is not counted, so they are not saved."""
+
+
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
     """Holds the first Ctrl-C back until the end of the block; a second one ends it at once."""
@@ -210,7 +214,7 @@ def uninterrupted() -> Iterator[None]:
 
     def hold(number: int, _frame: Any) -> None:
         if held:
-            raise KeyboardInterrupt
+            raise StoppedAtOnceError
         held.append(number)
         messages.print("finishing this update first; press Ctrl-C again to stop at once …")
 

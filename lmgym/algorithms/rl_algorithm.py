@@ -16,7 +16,7 @@ from lmgym.buffer import Buffer
 from lmgym.envs.env import Env
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.errors import UserError
-from lmgym.evaluate import Evaluation, evaluate, held_out_indices, normalise, overlap
+from lmgym.evaluate import Evaluation, evaluate, held_out_indices, is_correct, normalise, overlap
 from lmgym.learning.batch import Batch
 from lmgym.learning.learner import Learner, LearnerSettings, Update
 from lmgym.losses import masked_max, masked_mean
@@ -102,7 +102,7 @@ class RLAlgorithm(ABC):
         learnable = batch.select(self.rows_to_learn(batch))
         metrics = {
             "reward": float(np.mean([episode.reward for episode in fresh])),
-            "accuracy": float(np.mean([bool(episode.info.get("correct", episode.reward >= 1)) for episode in fresh])),
+            "accuracy": float(np.mean([is_correct(episode) for episode in fresh])),
             "length": float(np.mean([episode.length for episode in fresh])),
             "cut_off": float(np.mean([episode.cut_off for episode in fresh])),
             "tokens": float(sum(episode.length for episode in fresh)),

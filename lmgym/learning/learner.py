@@ -82,10 +82,10 @@ class Learner:
             entropies.append(part_entropies.cpu())
         scorer.backward_trunk()
         norm = torch.nn.utils.clip_grad_norm_(self.model.trainable().values(), settings.max_gradient_norm)
-        self.steps_done += 1  # before the weights move, so that a run that is stopped here can tell
         if norm.isfinite():
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        self.steps_done += 1
         self.model.version += 1
         return Update(torch.cat(logprobs), torch.cat(entropies), total_loss, float(norm), rate)
 
