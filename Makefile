@@ -1,12 +1,15 @@
-# Two commands: `make train` runs the default recipe, `make test` runs lint, types and tests.
+# `make train` runs the default recipe, `make test` lint, types and tests, `make bench` the speed beside other libraries.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test lint types install clean
+.PHONY: train test bench lint types install clean
 
 train: $(VENV)/.installed
 	$(BIN)/lmgym train $(ARGS)
+
+bench: $(VENV)/.installed
+	$(BIN)/lmgym bench $(ARGS)
 
 test: lint types
 	$(BIN)/python -m pytest -q

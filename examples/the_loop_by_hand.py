@@ -48,10 +48,10 @@ def main(arguments: Arguments) -> list[float]:
         problems = range(iteration * arguments.problems, (iteration + 1) * arguments.problems)
         states = envs.reset(problems, arguments.group_size, seed=iteration)
         while states:
-            actions = policy.get_actions(states)
+            actions = policy.next_actions(states)  # whichever are ready; the others are still being written
             steps = envs.step(actions)
             buffer.add(steps)
-            states = [step.next_state for step in steps if not step.done]
+            states = envs.states
 
         # Compare: an episode is as good as its reward is above the mean of its group.
         batch = Batch.from_episodes(list(buffer.episodes))
@@ -60,7 +60,7 @@ def main(arguments: Arguments) -> list[float]:
         advantages = (reward - mean)[:, None] * batch.mask
 
         # Learn: make the tokens of better episodes likelier.
-        scorer = TokenScorer(model, common_trunk(batch.tokens, batch.mask, batch.lengths), policy.temperature)
+        scorer = TokenScorer(model, common_trunk(batch.tokens, batch.mask, batch.lengths), policy.distribution)
         for part in batch.with_(advantages=advantages).to(model.device).micro_batches(4096, shared=scorer.trunk_length):
             logprobs, _ = scorer.score(part.tokens, part.mask, part.lengths)
             loss = -(part.advantages * logprobs).sum() / part.total_tokens

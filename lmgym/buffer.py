@@ -50,8 +50,9 @@ class Buffer:
         self._open = {}
 
     def of_iteration(self, iteration: int) -> list[Episode]:
-        """The episodes collected in one iteration."""
-        return [episode for episode in self.episodes if episode.iteration == iteration]
+        """The episodes collected in one iteration, in the order they began, whichever ended first."""
+        found = [episode for episode in self.episodes if episode.iteration == iteration]
+        return sorted(found, key=lambda episode: episode.steps[0].state.episode)
 
     def sample(self, count: int, random: np.random.Generator, *, before: int | None = None) -> list[Episode]:
         """Draws whole groups uniformly, without repeats, until they hold `count` episodes; `before` an iteration."""

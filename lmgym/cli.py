@@ -19,6 +19,7 @@ USAGE = """lmgym: a gym for language models
   lmgym train --resume RUN [flags]  go on where a run stopped
   lmgym eval [flags]                measure a model, alone or beside another
   lmgym play [flags]                solve a problem yourself
+  lmgym bench [flags]               measure the speed, beside other libraries
   lmgym envs                        list the environments
   lmgym algorithms                  list the algorithms
   lmgym models                      list the models
@@ -121,6 +122,12 @@ def _play(arguments: list[str]) -> None:
     play(_parse(PlaySettings, arguments, "lmgym play", PlaySettings()))
 
 
+def _bench(arguments: list[str]) -> None:
+    from lmgym.commands.bench import BenchSettings, bench
+
+    bench(_parse(BenchSettings, arguments, "lmgym bench", BenchSettings()))
+
+
 def _listing(function_name: str) -> Any:
     def run(arguments: list[str]) -> None:
         from lmgym.commands import listing
@@ -136,6 +143,7 @@ COMMANDS = {
     "train": _train,
     "eval": _eval,
     "play": _play,
+    "bench": _bench,
     "envs": _listing("list_envs"),
     "algorithms": _listing("list_algorithms"),
     "models": _listing("list_models"),

@@ -19,9 +19,6 @@ from lmgym.rewards.final_answer import parse_number
 from lmgym.statistics import Proportion, mcnemar, pass_at_k, wilson
 from lmgym.types import Episode, Problem
 
-AT_ONCE = 128
-"""How many episodes are played side by side."""
-
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -88,18 +85,14 @@ def evaluate(
     """Plays every problem `samples` times, greedily unless told, and grades; `trained_on` holds problem prompts."""
     if not indices or samples < 1:
         raise UserError(f"nothing to evaluate: {len(indices)} problems and {samples} samples were asked for.")
-    episodes: list[Episode] = []
-    per_wave = max(1, AT_ONCE // samples)
-    for wave, start in enumerate(range(0, len(indices), per_wave)):
-        envs, buffer = VectorEnv(env), Buffer()
-        wave_seed = int(np.random.SeedSequence([seed, wave]).generate_state(1)[0])
-        states = envs.reset(indices[start : start + per_wave], samples, wave_seed)
-        while states:
-            actions = policy.get_actions(states, temperature)
-            steps = envs.step(actions)
-            buffer.add(steps)
-            states = [step.next_state for step in steps if not step.done]
-        episodes += sorted(buffer.episodes, key=lambda episode: episode.steps[0].state.episode)
+    envs, buffer = VectorEnv(env), Buffer()
+    states = envs.reset(indices, samples, seed)
+    while states:
+        actions = policy.next_actions(states, temperature)
+        steps = envs.step(actions)
+        buffer.add(steps)
+        states = envs.states
+    episodes = sorted(buffer.episodes, key=lambda episode: episode.steps[0].state.episode)
     return summarise(episodes, samples, temperature, trained_on)
 
 

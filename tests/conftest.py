@@ -42,10 +42,10 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     return fast
 
 
-def tiny_network(architecture: str = "llama", seed: int = 0, size: int = 64):
+def tiny_network(architecture: str = "llama", seed: int = 0, size: int = 64, vocabulary: int = 104):
     """Two layers of random weights."""
     torch.manual_seed(seed)
-    common = {"vocab_size": 104, "eos_token_id": 2, "pad_token_id": 0, "bos_token_id": None}
+    common = {"vocab_size": vocabulary, "eos_token_id": 2, "pad_token_id": 0, "bos_token_id": None}
     shape = {
         "hidden_size": size,
         "intermediate_size": 2 * size,
@@ -69,9 +69,9 @@ def tiny_network(architecture: str = "llama", seed: int = 0, size: int = 64):
     return AutoModelForCausalLM.from_config(configs[architecture]())
 
 
-def tiny_model(architecture: str = "llama", seed: int = 0, size: int = 64) -> LanguageModel:
+def tiny_model(architecture: str = "llama", seed: int = 0, size: int = 64, vocabulary: int = 104) -> LanguageModel:
     """A tiny language model, ready to act and to learn, in float32 on the CPU."""
-    network = tiny_network(architecture, seed, size)
+    network = tiny_network(architecture, seed, size, vocabulary)
     return LanguageModel.wrap(network, tiny_tokenizer(), torch.device("cpu"), torch.float32, f"tiny-{architecture}")
 
 

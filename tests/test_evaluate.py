@@ -8,7 +8,7 @@ from lmgym.console import comparison_table, evaluation_line
 from lmgym.envs.env import Env, Response
 from lmgym.envs.math_env import MathEnv
 from lmgym.errors import UserError
-from lmgym.evaluate import AT_ONCE, evaluate, held_out_indices, overlap, paired_p_value
+from lmgym.evaluate import evaluate, held_out_indices, overlap, paired_p_value
 from lmgym.policies.scripted_policy import ScriptedPolicy, gold_line
 from lmgym.statistics import wilson
 from lmgym.types import END_OF_TURN, Problem, State
@@ -128,22 +128,18 @@ def test_held_out_indices_leave_the_worked_examples_out():
     assert held_out_indices(env(6), 0, avoid=()) == []
 
 
-def test_more_episodes_than_are_played_at_once_keep_their_order():
-    most = []
+def test_a_policy_may_answer_for_some_at_a_time_and_episodes_keep_their_order():
+    class SomeAtATime(ScriptedPolicy):
+        def next_actions(self, states, temperature=None):
+            return self.get_actions(states[-1 - len(states) // 3 :], temperature)
 
-    class Counting(ScriptedPolicy):
-        def get_actions(self, states, temperature=None):
-            most.append(len(states))
-            return super().get_actions(states, temperature)
-
-    def script(state: State) -> str:  # later ones of a wave end first
+    def script(state: State) -> str:  # later ones end first
         if state.turn == 0 and state.episode % 2 == 0:
             return "wait"
         return gold_line(state) if number(state) % 3 else "The answer is: -1"
 
     indices = list(range(299, 99, -1))
-    result = evaluate(Counting(script), env(300), indices, samples=2)
-    assert max(most) <= AT_ONCE
+    result = evaluate(SomeAtATime(script), env(300), indices, samples=2)
     assert [episode.problem.id for episode in result.episodes] == [PROBLEMS[i].id for i in indices for _ in range(2)]
     assert result.solved == tuple(float(bool(i % 3)) for i in indices)
     seeds = [episode.steps[0].state.seed for episode in result.episodes]

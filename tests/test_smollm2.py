@@ -37,7 +37,7 @@ def batch(policy) -> Batch:
 
 
 def test_sampler_and_learner_agree_on_real_episodes_with_the_calculator(policy, batch):
-    scorer = TokenScorer(policy.model, common_trunk(batch.tokens, batch.mask, batch.lengths), policy.temperature)
+    scorer = TokenScorer(policy.model, common_trunk(batch.tokens, batch.mask, batch.lengths), policy.distribution)
     assert scorer.trunk_length > 200, "the few-shot part is shared"
     with torch.no_grad():
         logprobs, _ = scorer.score(batch.tokens, batch.mask, batch.lengths)

@@ -67,10 +67,10 @@ class RLAlgorithm(ABC):
                 started = time.perf_counter()
                 states = self.envs.reset(self.next_problems(), config.group_size, self.next_seed())
                 while states:
-                    actions = self.policy.get_actions(states)
+                    actions = self.policy.next_actions(states)  # whichever are ready
                     steps = self.envs.step(actions)
                     self.buffer.add(steps, self.iteration)
-                    states = [step.next_state for step in steps if not step.done]
+                    states = self.envs.states
                 collected = time.perf_counter()
                 with uninterrupted():
                     metrics = self.update_policy()
@@ -193,7 +193,7 @@ class RLAlgorithm(ABC):
 
     def _learner_settings(self) -> LearnerSettings:
         config = self.config
-        if self.policy.temperature == 0:
+        if self.policy.distribution.temperature == 0:
             raise UserError("a policy that learns must sample: give it a temperature above 0.")
         return LearnerSettings(
             learning_rate=config.learning_rate,
@@ -204,5 +204,5 @@ class RLAlgorithm(ABC):
             weight_decay=config.weight_decay,
             micro_batch_tokens=config.micro_batch_tokens,
             gradient_accumulation_steps=config.gradient_accumulation_steps,
-            temperature=self.policy.temperature,
+            distribution=self.policy.distribution,
         )

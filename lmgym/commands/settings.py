@@ -45,6 +45,10 @@ class PolicySettings:
     """Tokens per action: of a line, or of the whole answer; lines of GSM8K need about 80."""
     temperature: float = 1.0
     """Sampling temperature in training; it is part of the policy that learns."""
+    top_k: int = 0
+    """Draw only from so many of the likeliest tokens; 0 is all of them. Part of the policy that learns, as is top_p."""
+    top_p: float = 1.0
+    """Draw only from the fewest likeliest tokens that hold this much probability."""
     calculator: bool = True
     """Inside <<…= the value is computed and forced into the text; forced tokens are not trained on."""
     device: str = "auto"
@@ -75,7 +79,9 @@ class PolicySettings:
         kind = FewShotLLMStepwiseMathPolicy if stepwise else ChatPolicy
         named = self.system_prompt is not None
         prompt = load_system_prompt(str(self.system_prompt)) if named else default_system_prompt(env, stepwise)
-        return kind(loaded, examples, prompt, self.max_tokens, self.temperature, self.calculator)
+        return kind(
+            loaded, examples, prompt, self.max_tokens, self.temperature, self.calculator, self.top_k, self.top_p
+        )
 
 
 def _literal(text: str) -> Any:

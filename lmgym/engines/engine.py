@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from lmgym.distribution import WHOLE, Distribution
 from lmgym.types import FinishReason
 
 
@@ -35,8 +36,8 @@ class Request:
 
     prompt: tuple[int, ...]
     max_tokens: int
-    temperature: float = 1.0
-    """0 is greedy."""
+    distribution: Distribution = WHOLE
+    """What to draw from; temperature 0 is greedy."""
     seed: int = 0
     """All of a request's randomness: the same seed draws the same way, whatever shares the batch."""
     watch: Watch = never_stop
@@ -51,11 +52,24 @@ class Completion:
     mask: list[int] = field(default_factory=list)
     finish_reason: FinishReason = "length"
     policy_version: int = 0
+    """The version that wrote the first token."""
 
 
 class Engine(Protocol):
-    """Continues many sequences at once."""
+    """Continues many sequences at once; each leaves when its watcher, the end token or its budget stops it."""
+
+    def submit(self, requests: Sequence[Request]) -> list[int]:
+        """Queues requests and gives each a ticket."""
+        ...
+
+    def finished(self, tickets: Collection[int]) -> dict[int, Completion]:
+        """Works until at least one of these is done, and gives all of them that are."""
+        ...
+
+    def cancel(self, tickets: Collection[int]) -> None:
+        """Forgets requests that nobody waits for any more."""
+        ...
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Continues each prompt until its watcher, the end token or its budget of tokens stops it."""
+        """Continues every request to its end."""
         ...

@@ -1,4 +1,4 @@
-"""Exact sampling that costs little: one uniform number per row, found in a two-level cumulative sum."""
+"""Exact sampling that costs little: a block of ids by one uniform number, an id within it by another."""
 
 from __future__ import annotations
 
@@ -6,38 +6,47 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lmgym.distribution import Distribution
+
 BLOCK = 128
 
 
-def choose_tokens(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """Draws one id per row of logits [rows, vocabulary] by inverting the distribution at `uniforms`.
+def choose_tokens(logits: Tensor, distribution: Distribution, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """Draws one id per row of logits [rows, vocabulary], which it uses up, with `uniforms` [rows, 2].
 
-    Returns the ids and their log-probabilities at the row's temperature; temperature 0 takes the likeliest id, whose
-    log-probability is reported at temperature 1.
+    Returns the ids and their log-probabilities under the distribution that they were drawn from. One number for both
+    levels would be exact too, but in the tail of a large vocabulary, where an id is thinner than the rounding of the
+    sum before it, the draw would depend on who else is in the batch.
     """
-    greedy = temperatures == 0
-    scaled = logits.float() / torch.where(greedy, 1.0, temperatures)[:, None]
-    top, best = scaled.max(dim=-1)
-    weights = (scaled - top[:, None]).exp_()
+    logits = distribution.apply(logits.float())
+    top, best = logits.max(dim=-1)
+    shifted = logits.sub_(top[:, None])
+    weights = shifted.exp()
     padding = -weights.shape[1] % BLOCK
-    blocks = torch.nn.functional.pad(weights, (0, padding)).view(len(weights), -1, BLOCK)
+    blocks = torch.nn.functional.pad(weights, (0, padding)) if padding else weights
+    blocks = blocks.view(len(weights), -1, BLOCK)
     # The sums are float64 so that the rare tail of a large vocabulary is not rounded away.
     cumulative = blocks.sum(dim=-1).double().cumsum(dim=-1)
     total = cumulative[:, -1:]
-    target = uniforms[:, None].double() * total
-    block = torch.searchsorted(cumulative, target, right=True).clamp_(max=cumulative.shape[1] - 1)
-    before = torch.where(block > 0, cumulative.gather(1, (block - 1).clamp(min=0)), 0.0)
-    inside = blocks[torch.arange(len(blocks), device=blocks.device), block[:, 0]].double()
-    inside_sums = inside.cumsum(dim=-1)
-    place = torch.searchsorted(inside_sums, target - before, right=True)
-    # Rounding may point behind the last id of a block that has any probability: step back to that id.
-    last = inside.shape[1] - 1 - (inside > 0).flip(-1).long().argmax(dim=-1, keepdim=True)
-    drawn = (block * BLOCK + torch.minimum(place, last))[:, 0]
-    chosen = torch.where(greedy, best, drawn)
-    logprobs = scaled.gather(1, chosen[:, None])[:, 0] - top - total[:, 0].log().float()
-    return chosen, logprobs
+    chosen = best if distribution.temperature == 0 else _invert(blocks, cumulative, uniforms.double())
+    return chosen, shifted.gather(1, chosen[:, None])[:, 0] - total[:, 0].log().float()
+
+
+def _invert(blocks: Tensor, cumulative: Tensor, uniforms: Tensor) -> Tensor:
+    """The block of weights [rows, blocks, BLOCK] where the first number falls, and the id where the second does."""
+    block = _find(cumulative, uniforms[:, :1])
+    inside = blocks[torch.arange(len(blocks), device=blocks.device), block].double().cumsum(dim=-1)
+    return block * BLOCK + _find(inside, uniforms[:, 1:])
+
+
+def _find(cumulative: Tensor, uniforms: Tensor) -> Tensor:
+    """Where a share [rows, 1] of the whole falls in running sums [rows, places]; never where nothing was added."""
+    total = cumulative[:, -1:]
+    place = torch.searchsorted(cumulative, uniforms * total, right=True)
+    last = torch.searchsorted(cumulative, total)  # rounding may point behind the last place that added something
+    return torch.minimum(place, last)[:, 0]
 
 
 def uniform_stream(seed: int) -> np.random.Generator:
-    """The source of a request's uniform numbers, one per sampled token."""
+    """The source of a request's uniform numbers, two per sampled token."""
     return np.random.Generator(np.random.Philox(seed))

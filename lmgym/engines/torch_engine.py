@@ -1,16 +1,15 @@
-"""The in-process engine: batched decoding in which no prompt token is computed twice for one policy version."""
+"""The in-process engine: continuous batching in which no token is computed twice for one policy version."""
 
 from __future__ import annotations
-
-from collections import deque
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from lmgym.engines.engine import Completion, Request
 from lmgym.engines.key_value_store import KeyValueStore, StoreReader
-from lmgym.engines.row import Row, choose
+from lmgym.engines.local_engine import LocalEngine
+from lmgym.engines.memory import free_bytes
+from lmgym.engines.row import choose
+from lmgym.engines.seats import Seats, shared_length
 from lmgym.learning.attention import TrunkRecorder
 from lmgym.learning.language_model import LanguageModel
 
@@ -20,173 +19,135 @@ PREFILL_TOKENS = 4096
 SHORTEST_TRUNK = 16
 """A shorter common beginning is not worth a pass of its own."""
 
+CATCH_UP = 8
+"""A row that lacks no more tokens than this reads them one per pass, beside the others, with no pass of its own."""
 
-class TorchEngine:
+MEMORY_SHARE = 0.25
+"""The share of the free memory that keys and values may take; the learner needs the rest."""
+
+
+class TorchEngine(LocalEngine):
     """Keeps the keys of a shared trunk, of each prompt and of each live sequence until the weights change.
 
-    Prompts of one call that are equal are prefilled once; a prompt that goes on from an earlier completion reuses what
-    that sequence left behind, so a step-wise policy only ever computes what is new.
+    Requests whose tokens are the same are computed as one until they come to differ. A request that goes on from an
+    earlier completion takes back what that sequence left behind, and one that begins as another does copies that
+    beginning, so that a step-wise policy, or a group, only ever computes what is new.
     """
 
-    def __init__(self, model: LanguageModel, max_rows: int = 128) -> None:
-        self.model = model
-        self.max_rows = max_rows
+    def __init__(self, model: LanguageModel, max_rows: int = 256, max_bytes: int | None = None) -> None:
+        """At most `max_rows` sequences at once, fewer where keys and values would need more than `max_bytes`."""
+        super().__init__(model)
         config = model.network.config
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self._store = KeyValueStore(
-            config.num_hidden_layers, config.num_key_value_heads, size, max_rows, model.dtype, model.device
+            config.num_hidden_layers, config.num_key_value_heads, size, model.dtype, model.device
         )
-        self._trunk_ids: tuple[int, ...] = ()
+        share = int(MEMORY_SHARE * free_bytes(model.device)) if max_bytes is None else max_bytes
+        self._seats = Seats(self._store, max_rows, share)
         self._trunk: tuple[list[Tensor], list[Tensor]] | None = None
         self._worker = model
         self._version = -1
-        self._has_trunk = False
 
-    @torch.inference_mode()
-    def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Continues every request; rows leave as they finish and waiting ones take their place."""
+    def _advance(self) -> None:
+        """Lets rows in, feeds every seat its next token, and lets those that have read everything choose one."""
         self._follow_policy()
-        self._follow_trunk([request.prompt for request in requests])
-        rows = [Row.start(request, self._version) for request in requests]
-        waiting = deque(self._known_first(rows))
-        active: list[Row] = []
-        while waiting or active:
-            if waiting and len(active) <= self.max_rows // 2:
-                admitted = [waiting.popleft() for _ in range(min(len(waiting), self.max_rows - len(active)))]
-                logits = self._prefill(admitted, first_slot=len(active))
-                choose(admitted, logits, self.model.stop_ids)
-                active += admitted
-            else:
-                choose(active, self._decode(active), self.model.stop_ids)
-            self._retire(active)
-        return [row.completion for row in rows]
+        self._follow_trunk()
+        self._return()
+        self._admit()
+        self._prefill()
+        self._decode()
 
     def _follow_policy(self) -> None:
-        """Takes over new weights; whatever was computed with the old ones is forgotten."""
+        """Takes over new weights; rows that were on their way read again what the old ones had read."""
         if self._version == self.model.version:
             return
         if self._worker is not self.model:
             self._worker.refresh(self.model)
         elif self.model.dtype != torch.float32:
             self._worker = self.model.compute_copy()
-        self._store.clear()
-        self._has_trunk = False
+        self._set_trunk([])
         self._version = self.model.version
 
-    def _follow_trunk(self, prompts: list[tuple[int, ...]]) -> None:
-        """Keeps the trunk while every prompt begins with it, else computes the longest beginning they share."""
-        if not prompts:
+    def _follow_trunk(self) -> None:
+        """Keeps the trunk while rows need it, else takes the longest beginning that all waiting rows share."""
+        if self._seats.rows:
             return
-        first, last, shortest = min(prompts), max(prompts), min(map(len, prompts))
-        shared = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), shortest)
-        shared = min(shared, shortest - 1)
-        old = self._trunk_ids
-        still_fits = len(old) <= shared and first[: len(old)] == old
-        if self._has_trunk and still_fits and (old or shared < SHORTEST_TRUNK):
+        belong = all(self._seats.belongs(row) for row in self._waiting)
+        if belong and (self._seats.trunk or any(self._seats.held_by(row) is not None for row in self._waiting)):
             return
-        self._store.clear()
-        self._trunk_ids = first[:shared] if shared >= SHORTEST_TRUNK else ()
-        self._trunk, self._has_trunk = None, True
-        if self._trunk_ids:
+        prompts = [row.tokens for row in self._waiting]
+        shared = min(shared_length(min(prompts), max(prompts)), min(map(len, prompts)) - 1)
+        self._set_trunk(prompts[0][:shared] if shared >= SHORTEST_TRUNK else [])
+
+    def _set_trunk(self, ids: list[int]) -> None:
+        """Computes another trunk; what was read behind the old one is worth nothing behind it."""
+        self._waiting = self._seats.clear(ids) + self._waiting
+        self._trunk = None
+        if ids:
             recorder = TrunkRecorder()
-            tokens = torch.tensor([self._trunk_ids], device=self.model.device)
-            self._worker.hidden_states(tokens, torch.arange(tokens.shape[1], device=self.model.device)[None], recorder)
+            tokens = torch.tensor([ids], device=self.model.device)
+            self._worker.hidden_states(tokens, torch.arange(len(ids), device=self.model.device)[None], recorder)
             self._trunk = (recorder.keys, recorder.values)
 
-    def _known_first(self, rows: list[Row]) -> list[Row]:
-        """Rows whose beginning a slot still holds go first, before a newcomer takes that slot."""
-        held = {tuple(ids) for ids in self._store.ids if ids}
-        lengths = sorted({len(ids) for ids in held}, reverse=True)
-        skip = len(self._trunk_ids)
+    def _return(self) -> None:
+        """Seats rows that differ now, and those whose past a slot still holds; who is done or too long makes way."""
+        seats = self._seats
+        self._waiting = seats.part_ways() + self._waiting
+        returned = [row for row in self._waiting if seats.belongs(row) and (seats.join(row) or seats.resume(row))]
+        seats.dismiss_finished()
+        self._waiting = seats.expel_overgrown() + [row for row in self._waiting if row not in returned]
 
-        def is_new(row: Row) -> bool:
-            own = row.request.prompt[skip:]
-            return not any(own[:length] in held for length in lengths if length < len(own))
+    def _admit(self) -> None:
+        """Seats newcomers as far as there is memory; those with the same tokens sit together."""
+        seats = self._seats
+        newcomers = [row for row in self._waiting if seats.belongs(row)]
+        limit = seats.limit([*seats.rows, *newcomers[: seats.max_seats]])
+        if seats.taken and limit - len(seats.taken) < min(len(newcomers), seats.max_seats // 8):
+            return  # a prefill should serve several
+        for row in newcomers:
+            if not seats.join(row):
+                if len(seats.taken) >= limit:
+                    break
+                seats.take(row)
+            self._waiting.remove(row)
 
-        return sorted(rows, key=is_new)
-
-    def _prefill(self, rows: list[Row], first_slot: int) -> Tensor:
-        """Puts each row into a slot from `first_slot` on, computes what its slot lacks, and gives its next logits."""
-        skip = len(self._trunk_ids)
-        owns = [row.request.prompt[skip:] for row in rows]
-        first_of: dict[tuple[int, ...], int] = {}
-        leaders: list[int] = []
-        for index, own in enumerate(owns):
-            slot = first_slot + index
-            known = self._find_slot(own, slot)
-            if known is not None:
-                self._store.swap(slot, known)
-                leaders.append(index)
-            else:
-                self._store.ids[slot] = []
-                if first_of.setdefault(own, index) == index:
-                    leaders.append(index)
-        logits = self._extend_slots([first_slot + index for index in leaders], [owns[index] for index in leaders])
-        place = {index: order for order, index in enumerate(leaders)}
-        for index, own in enumerate(owns):
-            if index not in place:
-                place[index] = place[first_of[own]]
-                self._store.copy(first_slot + first_of[own], first_slot + index)
-        return logits[[place[index] for index in range(len(rows))]]
-
-    def _find_slot(self, own: tuple[int, ...], first: int) -> int | None:
-        """The slot, not before `first`, that holds the longest beginning of these ids and not all of them."""
-        best, longest = None, 0
-        for slot in range(first, self.max_rows):
-            ids = self._store.ids[slot]
-            if longest < len(ids) < len(own) and own[: len(ids)] == tuple(ids):
-                best, longest = slot, len(ids)
-        return best
-
-    def _extend_slots(self, slots: list[int], owns: list[tuple[int, ...]]) -> Tensor:
-        """Feeds each slot the ids it lacks, in passes of similar length, and gives the logits after the last."""
-        missing = [own[len(self._store.ids[slot]) :] for slot, own in zip(slots, owns, strict=True)]
-        self._store.make_room(max(map(len, owns)))
-        results: list[Tensor | None] = [None] * len(slots)
-        order = sorted(range(len(slots)), key=lambda index: len(missing[index]))
+    def _prefill(self) -> None:
+        """Reads what rows lack, but for the last token, in passes of similar length; a little is left to `_decode`."""
+        lacking = {slot: self._seats.unread(slot)[:-1] for slot in range(len(self._seats.taken))}
+        lacking = {slot: ids for slot, ids in lacking.items() if len(ids) >= CATCH_UP}
+        order = sorted(lacking, key=lambda slot: len(lacking[slot]))
         while order:
-            longest = len(missing[order[-1]])
-            batch = [order.pop() for _ in range(min(len(order), max(1, PREFILL_TOKENS // longest)))]
-            tokens = torch.zeros(len(batch), longest, dtype=torch.long)
-            for line, index in enumerate(batch):
-                tokens[line, : len(missing[index])] = torch.tensor(missing[index])
-            lengths = [len(missing[index]) for index in batch]
-            logits = self._forward(tokens, [slots[index] for index in batch], lengths)
-            for line, index in enumerate(batch):
-                results[index] = logits[line]
-                self._store.ids[slots[index]] += missing[index]
-        return torch.stack([result for result in results if result is not None])
+            longest = len(lacking[order[-1]])
+            slots = [order.pop() for _ in range(min(len(order), max(1, PREFILL_TOKENS // longest)))]
+            tokens = torch.zeros(len(slots), longest, dtype=torch.long)
+            for line, slot in enumerate(slots):
+                tokens[line, : len(lacking[slot])] = torch.tensor(lacking[slot])
+            self._forward(tokens, slots, [len(lacking[slot]) for slot in slots])
+            for slot in slots:
+                self._store.ids[slot] += lacking[slot]
 
-    def _forward(self, tokens: Tensor, slots: list[int] | None, lengths: list[int] | None) -> Tensor:
-        """Runs new tokens [rows, length] through the network and gives the logits after each row's last one."""
+    def _decode(self) -> None:
+        """One more token for every seat."""
+        seats = self._seats
+        unread = [seats.unread(slot) for slot in range(len(seats.taken))]
+        hidden = self._forward(torch.tensor([ids[:1] for ids in unread]), None, [1] * len(unread))[:, 0]
+        choosing = [slot for slot, ids in enumerate(unread) if len(ids) == 1]
+        if choosing:
+            with self._worker.autocast():
+                logits = self._worker.head(hidden if len(choosing) == len(unread) else hidden[choosing])
+            place = {slot: order for order, slot in enumerate(choosing)}
+            pairs = [(row, place[slot]) for slot in choosing for row in seats.taken[slot]]
+            choose([row for row, _ in pairs], logits[[order for _, order in pairs]], self.model)
+        for slot, ids in enumerate(unread):  # last, so that a pass that is broken off is simply done again
+            self._store.ids[slot].append(ids[0])
+
+    def _forward(self, tokens: Tensor, slots: list[int] | None, lengths: list[int]) -> Tensor:
+        """Runs new tokens [rows, length], right-padded, of some slots or of the first ones through the network."""
         device = self.model.device
         rows, width = tokens.shape
         starts = torch.tensor([len(self._store.ids[slot]) for slot in slots or range(rows)], device=device)
-        # Right padding may write behind a row's end: there is room for it, and it is overwritten before it is read.
-        self._store.make_room(int(starts.max()) + width)
         slot_index = torch.tensor(slots, device=device) if slots is not None else None
-        reader = StoreReader(self._store, slot_index, starts, width, self._trunk)
-        hidden = self._worker.hidden_states(tokens.to(device), len(self._trunk_ids) + reader.places, reader)
-        last = torch.tensor(lengths or [width] * rows, device=device) - 1
-        hidden = hidden[torch.arange(rows, device=device), last]
-        with self._worker.autocast():
-            return self._worker.head(hidden)
-
-    def _decode(self, active: list[Row]) -> Tensor:
-        """One more token for every active row: they sit in the first slots, in order."""
-        last = [row.completion.token_ids[-1] for row in active]
-        logits = self._forward(torch.tensor(last)[:, None], None, None)
-        for slot, token in enumerate(last):
-            self._store.ids[slot].append(token)
-        return logits
-
-    def _retire(self, active: list[Row]) -> None:
-        """Moves finished rows behind the active ones; their slots keep what they hold for the next turn."""
-        index = 0
-        while index < len(active):
-            if active[index].done:
-                self._store.swap(index, len(active) - 1)
-                active[index] = active[-1]
-                active.pop()
-            else:
-                index += 1
+        ends = starts + torch.tensor(lengths, device=device)
+        self._seats.make_room(rows, int(ends.max()) + 1)
+        reader = StoreReader(self._store, slot_index, starts, ends, width, self._trunk)
+        return self._worker.hidden_states(tokens.to(device), len(self._seats.trunk) + reader.places, reader)

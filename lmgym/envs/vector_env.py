@@ -29,6 +29,11 @@ class VectorEnv:
                 episode_seed = int(np.random.SeedSequence([seed, episode]).generate_state(1)[0])
                 state, _info = env.reset(seed=episode_seed, options={"index": index})
                 self._live[episode] = (env, replace(state, episode=episode, group=group, seed=episode_seed))
+        return self.states
+
+    @property
+    def states(self) -> list[State]:
+        """Where every episode stands that is not over."""
         return [state for _, state in self._live.values()]
 
     def step(self, actions: Sequence[Action]) -> list[Step]:

@@ -11,6 +11,9 @@ from transformers import AttentionInterface, PretrainedConfig
 
 IMPLEMENTATION = "lmgym"
 
+CHUNK = 64
+"""How many nodes of a tree look at the same keys together."""
+
 SHARING_MODEL_TYPES = {"llama", "mistral", "qwen2", "qwen3", "smollm3", "olmo2"}
 """Architectures whose attention is plain causal softmax and goes through Transformers' attention interface."""
 
@@ -61,18 +64,49 @@ class TrunkRecorder:
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=True)
 
 
-class TrunkReader:
-    """Attention of packed rows over a trunk [1, kv_heads, length, size] and what `visible` allows of themselves."""
+class TreeReader:
+    """Attention of the nodes of a prefix tree [1, heads, nodes, size] over a trunk and over those they grow from.
 
-    def __init__(self, keys: list[Tensor], values: list[Tensor], visible: Tensor, dtype: torch.dtype) -> None:
+    The nodes are cut into chunks. Of all that stands before a chunk only the nodes whose subtree reaches into it can be
+    seen from there, so each chunk looks at these and at itself, and a wide tree costs little more than its depth.
+    """
+
+    def __init__(self, keys: list[Tensor], values: list[Tensor], ends: Tensor, dtype: torch.dtype) -> None:
+        """`ends` [nodes] is the last node of each subtree; the trunk has keys, values [1, kv_heads, length, size]."""
         self.keys, self.values = keys, values
-        # Additive and made once, or every layer would convert it again.
-        self.bias = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
-        self.bias = self.bias.masked_fill_(~visible, float("-inf"))[:, None]
+        self.nodes = len(ends)
+        trunk, device = keys[0].shape[2] if keys else 0, ends.device
+        starts = torch.arange(0, self.nodes, CHUNK, device=device)
+        node = torch.arange(self.nodes, device=device)
+        reaches = (ends >= starts[:, None]) & (node < starts[:, None] + CHUNK)  # [chunks, nodes]
+        self.chunks, width = len(starts), int(reaches.sum(dim=1).max())
+        # The nodes that each chunk looks at come first in a stable sort, in order; then others, which are hidden.
+        looked_at = reaches.logical_not().long().argsort(dim=1, stable=True)[:, :width]
+        query = torch.arange(self.chunks * CHUNK, device=device).view(self.chunks, CHUNK, 1)
+        seen = (looked_at[:, None] <= query) & (query <= ends[looked_at][:, None])
+        seen[:, :, 0] |= query[:, :, 0] >= self.nodes  # padding must see something, or it becomes nan
+        bias = torch.zeros(self.chunks, 1, CHUNK, trunk + width, dtype=dtype, device=device)
+        bias[:, 0, :, trunk:].masked_fill_(~seen, float("-inf"))
+        self.bias = bias
+        self.table = torch.cat([torch.arange(trunk, device=device).expand(self.chunks, -1), trunk + looked_at], dim=1)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """Lets every row see the trunk before its own tokens."""
-        if self.keys:
-            key = torch.cat([self.keys[layer].expand(len(key), -1, -1, -1), key], dim=2)
-            value = torch.cat([self.values[layer].expand(len(value), -1, -1, -1), value], dim=2)
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=self.bias, scale=scaling, enable_gqa=True)
+        """Gathers for each chunk the keys and values that it looks at."""
+        padding = (0, 0, 0, self.chunks * CHUNK - self.nodes)
+        heads, size = query.shape[1], query.shape[3]
+        chunked = F.pad(query[0], padding).view(heads, self.chunks, CHUNK, size).transpose(0, 1)
+        mixed = F.scaled_dot_product_attention(
+            chunked,
+            self._gather(self.keys[layer] if self.keys else None, key),
+            self._gather(self.values[layer] if self.values else None, value),
+            attn_mask=self.bias,
+            scale=scaling,
+            enable_gqa=True,
+        )
+        return mixed.transpose(0, 1).reshape(1, heads, -1, size)[:, :, : self.nodes]
+
+    def _gather(self, trunk: Tensor | None, own: Tensor) -> Tensor:
+        """[chunks, kv_heads, looked at, size]; an embedding, because its backward pass adds up fast."""
+        rows = own if trunk is None else torch.cat([trunk, own], dim=2)
+        flat = rows[0].transpose(0, 1).flatten(1)
+        return F.embedding(self.table, flat).unflatten(2, (own.shape[1], -1)).transpose(1, 2)

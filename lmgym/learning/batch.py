@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lmgym.learning.packing import shared_with_previous
 from lmgym.types import Episode
 
 
@@ -45,9 +46,9 @@ class Batch:
 
     @classmethod
     def from_episodes(cls, episodes: Sequence[Episode]) -> Batch:
-        """Lays episodes out side by side, those of one group next to each other."""
+        """Lays episodes out side by side: those of one group, and in it those that begin alike, are neighbours."""
         numbers = {key: number for number, key in enumerate(dict.fromkeys(_group_key(e) for e in episodes))}
-        episodes = sorted(episodes, key=lambda episode: numbers[_group_key(episode)])
+        episodes = sorted(episodes, key=lambda episode: (numbers[_group_key(episode)], episode.tokens))
         mask = _padded([episode.mask for episode in episodes], torch.bool)
         return cls(
             tokens=_padded([episode.tokens for episode in episodes], torch.long),
@@ -87,17 +88,21 @@ class Batch:
         return torch.where(self.mask, values, torch.zeros_like(values))
 
     def micro_batches(self, max_tokens: int, about: int = 1, shared: int = 0) -> Iterator[Batch]:
-        """Cuts into `about` parts or more of at most `max_tokens` tokens, not counting the `shared` first ones."""
-        own = self.lengths - shared
-        budget = min(max_tokens, -(-int(own.sum()) // about))
+        """Cuts into `about` parts or more of at most `max_tokens` tokens, as many as are computed.
+
+        The `shared` first ones are not counted, nor those that an episode begins with as the one before it in its part.
+        """
+        whole = self.lengths - shared
+        more = self.lengths - shared_with_previous(self.tokens, self.lengths).clamp(min=shared)
+        budget = min(max_tokens, -(-int(more.sum()) // about))
         rows: list[int] = []
         used = 0
-        for row, length in enumerate(own.tolist()):
-            if rows and used + length > budget:
+        for row, (alone, added) in enumerate(zip(whole.tolist(), more.tolist(), strict=True)):
+            if rows and used + added > budget:
                 yield self.select(torch.tensor(rows))
                 rows, used = [], 0
+            used += added if rows else alone
             rows.append(row)
-            used += length
         if rows:
             yield self.select(torch.tensor(rows))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lmgym.distribution import Distribution
 from lmgym.learning.batch import Batch
 from lmgym.learning.language_model import LanguageModel
 from lmgym.learning.logprobs import TokenScorer, common_trunk
@@ -29,7 +30,7 @@ class LearnerSettings:
     weight_decay: float
     micro_batch_tokens: int
     gradient_accumulation_steps: int
-    temperature: float
+    distribution: Distribution
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class Learner:
 
     def _scorer(self, model: LanguageModel, batch: Batch) -> TokenScorer:
         trunk = common_trunk(batch.tokens, batch.mask, batch.lengths)
-        return TokenScorer(model, trunk, self.settings.temperature)
+        return TokenScorer(model, trunk, self.settings.distribution)
 
     def _parts(self, batch: Batch, scorer: TokenScorer) -> list[Batch]:
         parts = batch.micro_batches(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from lmgym.learning.attention import TrunkReader, TrunkRecorder
+from lmgym.distribution import Distribution
+from lmgym.learning.attention import TreeReader, TrunkRecorder
 from lmgym.learning.language_model import LanguageModel
 from lmgym.learning.packing import pack
 from lmgym.learning.vocabulary_head import VocabularyHead
@@ -16,13 +15,13 @@ from lmgym.learning.vocabulary_head import VocabularyHead
 class TokenScorer:
     """Scores episodes as right-padded rows; what they begin with alike is computed once, backward included.
 
-    Two levels are shared: the trunk that all rows begin with, once per scorer, and the stem (the problem) that
-    neighbouring rows begin with, once per call.
+    The trunk that all rows begin with is computed once per scorer; what neighbouring rows begin with, be it the
+    problem, an earlier step or half a sentence, once per call.
     """
 
-    def __init__(self, model: LanguageModel, trunk: Tensor, temperature: float) -> None:
+    def __init__(self, model: LanguageModel, trunk: Tensor, distribution: Distribution) -> None:
         self.model = model
-        self.temperature = temperature
+        self.distribution = distribution
         self.trunk_length = len(trunk) if model.can_share else 0
         self._recorded: list[Tensor] = []
         self._leaves: list[Tensor] = []
@@ -35,29 +34,31 @@ class TokenScorer:
 
     def score(self, tokens: Tensor, mask: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probability and entropy [rows, length] of each token given those before it; 0 where the mask is 0."""
-        chosen = mask[:, 1:]
-        states, targets = self._states_before(tokens, mask, lengths)[chosen], tokens[:, 1:][chosen]
+        hidden, places = self._hidden_states(tokens, lengths)
+        # One place in the tree and one token after it is one number, in however many rows it stands.
+        before, targets = places[:, :-1][mask[:, 1:]], tokens[:, 1:][mask[:, 1:]]
+        pairs, again = torch.stack([before, targets], dim=1).unique(dim=0, return_inverse=True)
         head = self.model.head
         with torch.autocast(self.model.device.type, enabled=False):
-            chosen_logprobs, chosen_entropies = VocabularyHead.apply(
-                states.to(self.model.dtype), head.weight, getattr(head, "bias", None), targets, self.temperature
+            logprobs, entropies = VocabularyHead.apply(
+                hidden[pairs[:, 0]].to(self.model.dtype),
+                head.weight,
+                getattr(head, "bias", None),
+                pairs[:, 1],
+                self.distribution,
             )
         blank = torch.zeros(tokens.shape, device=tokens.device)
-        logprobs = blank.masked_scatter(mask, chosen_logprobs)
-        entropies = blank.masked_scatter(mask, chosen_entropies.detach())
-        return logprobs, entropies
+        return blank.masked_scatter(mask, logprobs[again]), blank.masked_scatter(mask, entropies.detach()[again])
 
-    def _states_before(self, tokens: Tensor, mask: Tensor, lengths: Tensor) -> _States:
-        """The hidden state that predicts each token but the first, to be read where one is chosen."""
+    def _hidden_states(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """States [places, size], and the place [rows, length] of each token among them."""
         if not self.model.can_share:
-            return _States(self.model.plain_hidden_states(tokens).flatten(0, 1), _plain_places(tokens)[:, :-1])
-        packing = pack(tokens, mask, lengths, self.trunk_length)
+            places = torch.arange(tokens.numel(), device=tokens.device).view(tokens.shape)
+            return self.model.plain_hidden_states(tokens).flatten(0, 1), places
+        tree = pack(tokens, lengths, self.trunk_length)
         layers = len(self._leaves) // 2
-        reader = TrunkReader(
-            self._leaves[:layers], self._leaves[layers:], packing.visible(self.trunk_length), self.model.dtype
-        )
-        hidden = self.model.hidden_states(packing.tokens, packing.positions, reader)
-        return _States(hidden.flatten(0, 1), packing.places[:, :-1])
+        reader = TreeReader(self._leaves[:layers], self._leaves[layers:], tree.ends, self.model.dtype)
+        return self.model.hidden_states(tree.tokens[None], tree.positions[None], reader)[0], tree.places
 
     def backward_trunk(self) -> None:
         """Sends the gradients that the rows left on the trunk's keys and values on into the weights."""
@@ -68,21 +69,6 @@ class TokenScorer:
         ]
         if pairs:
             torch.autograd.backward([recorded for recorded, _ in pairs], [gradient for _, gradient in pairs])
-
-
-@dataclass(frozen=True)
-class _States:
-    """Hidden states [places, size], looked up by where each token of a batch stands."""
-
-    hidden: Tensor
-    places: Tensor
-
-    def __getitem__(self, chosen: Tensor) -> Tensor:
-        return self.hidden[self.places[chosen]]
-
-
-def _plain_places(tokens: Tensor) -> Tensor:
-    return torch.arange(tokens.numel(), device=tokens.device).view(tokens.shape)
 
 
 def common_trunk(tokens: Tensor, mask: Tensor, lengths: Tensor) -> Tensor:

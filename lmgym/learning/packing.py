@@ -1,69 +1,61 @@
-"""Packing: episodes of one problem become one row, its stem once and each episode's own tokens after it."""
+"""Packing: episodes become one prefix tree, in which what they begin with alike stands once."""
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-STEM = 0
-PADDING = -1
-
 
 @dataclass(frozen=True)
 class Packing:
-    """Packed rows, and where in them each token of the batch stands."""
+    """The nodes of the tree, parents before children and each subtree in one piece, and where the episodes run."""
 
     tokens: Tensor
-    """[rows, width] ids."""
+    """[nodes] ids."""
     positions: Tensor
-    """[rows, width] place of each token in its own conversation."""
-    branches: Tensor
-    """[rows, width] 0 on the stem, 1, 2, … on the episodes that grow from it, -1 on padding."""
+    """[nodes] place of each in its conversation."""
+    ends: Tensor
+    """[nodes] the last node of each one's subtree: node i stands before node j in an episode if i ≤ j ≤ ends[i]."""
     places: Tensor
-    """[episodes, length] index of each token into the flattened packed rows; -1 where there is none."""
-
-    def visible(self, trunk: int) -> Tensor:
-        """[rows, width, trunk + width] what each token may look at: the trunk, its stem and its own branch's past."""
-        width = self.tokens.shape[1]
-        other, own = self.branches[:, None, :], self.branches[:, :, None]
-        related = (other == STEM) | (other == own)
-        order = torch.arange(width, device=self.tokens.device)
-        within = related & (order[None, :] <= order[:, None])
-        return torch.cat([within.new_ones(len(within), width, trunk), within], dim=2)
+    """[episodes, length] the node of each token; -1 where there is none."""
 
 
-def pack(tokens: Tensor, mask: Tensor, lengths: Tensor, start: int) -> Packing:
-    """Packs right-padded episodes [episodes, length] from column `start` on; neighbours that begin alike share a stem.
-
-    A stem ends one token before the first chosen one, because that token's hidden state predicts it.
-    """
-    rows = [row[:length] for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True)]
-    first_chosen = torch.where(mask.any(dim=1), mask.long().argmax(dim=1), lengths).tolist()
-    stems = [row[start : max(first - 1, start)] for row, first in zip(rows, first_chosen, strict=True)]
-    families = [list(family) for _, family in itertools.groupby(range(len(rows)), key=stems.__getitem__)]
-    widths = [
-        sum(len(rows[i]) - start for i in family) - (len(family) - 1) * len(stems[family[0]]) for family in families
-    ]
-    packed = torch.zeros(len(families), max(widths), dtype=torch.long)
-    positions, branches = torch.zeros_like(packed), torch.full_like(packed, PADDING)
+def pack(tokens: Tensor, lengths: Tensor, start: int) -> Packing:
+    """Packs right-padded episodes [episodes, length] from column `start` on; neighbours share what they begin with."""
+    rows = [row[start:length] for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True)]
+    shared = [0, *shared_with_previous(tokens, lengths)[1:].sub(start).clamp(min=0).tolist()]
+    nodes: list[int] = []
+    depths: list[int] = []
+    path: list[int] = []
     places = torch.full(tokens.shape, -1, dtype=torch.long)
-    for line, family in enumerate(families):
-        stem = stems[family[0]]
-        base = start + len(stem)
-        packed[line, : len(stem)] = torch.tensor(stem, dtype=torch.long)
-        positions[line, : len(stem)] = torch.arange(start, base)
-        branches[line, : len(stem)] = STEM
-        at = len(stem)
-        for branch, index in enumerate(family, start=1):
-            end = at + len(rows[index]) - base
-            packed[line, at:end] = torch.tensor(rows[index][base:], dtype=torch.long)
-            positions[line, at:end] = torch.arange(base, len(rows[index]))
-            branches[line, at:end] = branch
-            places[index, start:base] = line * packed.shape[1] + torch.arange(len(stem))
-            places[index, base : len(rows[index])] = line * packed.shape[1] + torch.arange(at, end)
-            at = end
+    for index, (row, common) in enumerate(zip(rows, shared, strict=True)):
+        path = [*path[:common], *range(len(nodes), len(nodes) + len(row) - common)]
+        nodes += row[common:]
+        depths += range(common, len(row))
+        places[index, start : start + len(row)] = torch.tensor(path, dtype=torch.long)
     device = tokens.device
-    return Packing(packed.to(device), positions.to(device), branches.to(device), places.to(device))
+    positions = torch.tensor(depths, device=device) + start
+    return Packing(torch.tensor(nodes, device=device), positions, _ends(depths).to(device), places.to(device))
+
+
+def shared_with_previous(tokens: Tensor, lengths: Tensor) -> Tensor:
+    """[episodes] how many tokens each episode begins with as the one before it does; 0 for the first."""
+    columns = torch.arange(tokens.shape[1], device=tokens.device)
+    both = columns < torch.minimum(lengths[1:], lengths[:-1])[:, None]
+    same = (tokens[1:] == tokens[:-1]) & both
+    return torch.cat([lengths.new_zeros(1), same.long().cumprod(dim=1).sum(dim=1)])
+
+
+def _ends(depths: list[int]) -> Tensor:
+    """A subtree ends before the next node that is no deeper than its root."""
+    ends = [0] * len(depths)
+    above: list[int] = []
+    for node, depth in enumerate(depths):
+        while above and depths[above[-1]] >= depth:
+            ends[above.pop()] = node - 1
+        above.append(node)
+    for node in above:
+        ends[node] = len(depths) - 1
+    return torch.tensor(ends)

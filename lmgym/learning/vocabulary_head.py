@@ -8,8 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lmgym.distribution import Distribution
+
 CHUNK = 512
 """How many positions' logits stand in memory at once."""
+
+LOWEST = -1e30
+"""A logit that was cut away: its probability is 0, and 0 times it is not nan."""
 
 
 class VocabularyHead(torch.autograd.Function):
@@ -17,17 +22,17 @@ class VocabularyHead(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float
+        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, distribution: Distribution
     ) -> tuple[Tensor, Tensor]:
         """Takes states [positions, size] in the type to compute in, and the head's weight [vocabulary, size]."""
         ctx.save_for_backward(states, weight, bias, targets)
-        ctx.temperature = temperature
+        ctx.distribution = distribution
         logprobs, entropies = [], []
         for rows in _chunks(len(targets)):
-            logits = _logits(states[rows], weight, bias, temperature)
+            logits = _logits(states[rows], weight, bias, targets[rows], distribution)
             chosen = logits.gather(1, targets[rows, None])[:, 0]
             top = logits.amax(dim=1, keepdim=True)
-            shifted = logits.sub_(top)
+            shifted = logits.sub_(top).clamp_(min=LOWEST)
             weights = shifted.exp()
             total = weights.sum(dim=1)
             logprobs.append(chosen - top[:, 0] - total.log())
@@ -45,10 +50,10 @@ class VocabularyHead(torch.autograd.Function):
         weight_gradient = torch.zeros_like(weight, dtype=torch.float32) if learns_weight else None
         bias_gradient = torch.zeros_like(bias, dtype=torch.float32) if learns_bias else None
         for rows in _chunks(len(targets)):
-            logits = _logits(states[rows], weight, bias, ctx.temperature)
+            logits = _logits(states[rows], weight, bias, targets[rows], ctx.distribution)
             by_logits = logits.sub_(logits.logsumexp(dim=1, keepdim=True)).exp_().neg_()
             by_logits.scatter_add_(1, targets[rows, None], torch.ones_like(by_logits[:, :1]))
-            by_logits.mul_(by_logprob[rows, None].float() / ctx.temperature)
+            by_logits.mul_(by_logprob[rows, None].float() / ctx.distribution.temperature)
             compact = by_logits.to(states.dtype)
             states_gradient[rows] = compact @ weight.to(states.dtype)
             if weight_gradient is not None:
@@ -60,10 +65,10 @@ class VocabularyHead(torch.autograd.Function):
         return states_gradient, weight_gradient, bias_gradient, None, None
 
 
-def _logits(states: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
+def _logits(states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, distribution: Distribution) -> Tensor:
+    """The logits that the sampler drew from; a target that rounding would cut away stays."""
     bias = None if bias is None else bias.to(states.dtype)
-    logits = F.linear(states, weight.to(states.dtype), bias).float()
-    return logits if temperature == 1 else logits.div_(temperature)
+    return distribution.apply(F.linear(states, weight.to(states.dtype), bias).float(), keep=targets)
 
 
 def _chunks(count: int) -> list[slice]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lmgym.distribution import Distribution
 from lmgym.engines.engine import Engine
 from lmgym.learning.language_model import LanguageModel
 from lmgym.policies.llm_policy import LLMPolicy
@@ -24,6 +25,8 @@ class ChatPolicy(LLMPolicy):
         max_tokens: int = 256,
         temperature: float = 1.0,
         calculator: bool = False,
+        top_k: int = 0,
+        top_p: float = 1.0,
         engine: Engine | None = None,
     ) -> None:
         super().__init__(
@@ -31,7 +34,7 @@ class ChatPolicy(LLMPolicy):
             system_prompt=load_system_prompt("chat") if system_prompt is None else system_prompt,
             examples=examples,
             max_tokens=max_tokens,
-            temperature=temperature,
+            distribution=Distribution(temperature, top_k, top_p),
             calculator=calculator,
             engine=engine,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from lmgym.distribution import Distribution
 from lmgym.engines.engine import STOP, Engine, Verdict
 from lmgym.learning.language_model import LanguageModel
 from lmgym.policies.llm_policy import LLMPolicy
@@ -26,6 +27,8 @@ class FewShotLLMStepwiseMathPolicy(LLMPolicy):
         max_line_tokens: int = 64,
         temperature: float = 1.0,
         calculator: bool = True,
+        top_k: int = 0,
+        top_p: float = 1.0,
         engine: Engine | None = None,
     ) -> None:
         super().__init__(
@@ -33,7 +36,7 @@ class FewShotLLMStepwiseMathPolicy(LLMPolicy):
             system_prompt=load_system_prompt("stepwise_math") if system_prompt is None else system_prompt,
             examples=examples,
             max_tokens=max_line_tokens,
-            temperature=temperature,
+            distribution=Distribution(temperature, top_k, top_p),
             calculator=calculator,
             engine=engine,
         )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lmgym.calculator import calculate, open_expression
+from lmgym.distribution import Distribution
 from lmgym.engines.engine import GO_ON, Completion, Engine, Request, Verdict
 from lmgym.engines.plain_engine import PlainEngine
 from lmgym.engines.torch_engine import TorchEngine
@@ -25,7 +27,7 @@ class LLMPolicy(Policy):
         system_prompt: str,
         examples: Sequence[Problem],
         max_tokens: int,
-        temperature: float,
+        distribution: Distribution,
         calculator: bool,
         engine: Engine | None,
     ) -> None:
@@ -34,27 +36,48 @@ class LLMPolicy(Policy):
                 f"{model.name} has no chat template, so it cannot be prompted as an assistant; choose an instruct "
                 "model, or set tokenizer.chat_template and save the folder."
             )
-        if max_tokens < 1 or not 0 <= temperature < float("inf"):
-            raise UserError(f"max_tokens is {max_tokens} and temperature {temperature}: at least 1 and 0 are needed.")
+        if max_tokens < 1:
+            raise UserError(f"--max_tokens is {max_tokens}: an action needs at least 1.")
+        distribution.check()
         self.model = model
         self.system_prompt = system_prompt
         self.examples = tuple(examples)
         self.max_tokens = max_tokens
-        self.temperature = temperature
+        self.distribution = distribution
         self.calculator = calculator
         self.engine = engine or (TorchEngine(model) if model.can_share else PlainEngine(model))
+        self._writing: dict[int, tuple[State, Request]] = {}
 
     def get_actions(self, states: Sequence[State], temperature: float | None = None) -> list[Action]:
-        """Continues every conversation, all of them in one batch."""
-        heat = self.temperature if temperature is None else temperature
-        prompts = [self.prompt_ids(state) for state in states]
-        requests = [self._request(state, prompt, heat) for state, prompt in zip(states, prompts, strict=True)]
-        within = [request for request in requests if request.max_tokens > 0]
-        completions = iter(self.engine.generate(within) if within else [])
-        return [
-            self._action(state, request.prompt, next(completions) if request.max_tokens > 0 else Completion())
-            for state, request in zip(states, requests, strict=True)
-        ]
+        """Continues every conversation and waits for them all."""
+        actions: dict[int, Action] = {}
+        while left := [state for state in states if id(state) not in actions]:
+            actions |= {id(state): action for state, action in self._written(left, temperature)}
+        return [actions[id(state)] for state in states]
+
+    def next_actions(self, states: Sequence[State], temperature: float | None = None) -> list[Action]:
+        """The actions that are ready; the other states are still being written on."""
+        return [action for _, action in self._written(states, temperature)]
+
+    def _written(self, states: Sequence[State], temperature: float | None) -> list[tuple[State, Action]]:
+        """Asks for what is new, abandons what is no longer wanted, and waits until something is ready."""
+        wanted = {id(state): state for state in states}
+        self._abandon([ticket for ticket, (state, _) in self._writing.items() if wanted.pop(id(state), None) is None])
+        asked = [(state, self._request(state, temperature)) for state in wanted.values()]
+        full = [(state, request) for state, request in asked if request.max_tokens <= 0]
+        if full:  # the context is used up: there is nothing to wait for
+            return [(state, self._action(state, request, Completion())) for state, request in full]
+        tickets = self.engine.submit([request for _, request in asked])
+        self._writing |= dict(zip(tickets, asked, strict=True))
+        completions = self.engine.finished(self._writing)
+        done = [(*self._writing.pop(ticket), completion) for ticket, completion in completions.items()]
+        return [(state, self._action(state, request, completion)) for state, request, completion in done]
+
+    def _abandon(self, tickets: Sequence[int]) -> None:
+        """What an interrupted rollout left behind must not come back as somebody's action."""
+        self.engine.cancel(tickets)
+        for ticket in tickets:
+            del self._writing[ticket]
 
     def prompt_ids(self, state: State) -> tuple[int, ...]:
         """The ids to continue: all that was read and written, and the environment's reply, encoded once."""
@@ -108,12 +131,16 @@ class LLMPolicy(Policy):
         result = calculate(expression) if expression is not None else None
         return GO_ON if result is None else Verdict(force=self.encode(f"{result}>>"))
 
-    def _request(self, state: State, prompt: tuple[int, ...], temperature: float) -> Request:
+    def _request(self, state: State, temperature: float | None) -> Request:
+        prompt = self.prompt_ids(state)
         budget = min(self.max_tokens, self.model.context_length - len(prompt))
+        distribution = self.distribution
+        if temperature is not None:
+            distribution = replace(distribution, temperature=temperature)
         # Each turn of an episode draws from its own stream, so that a turn can be repeated alone.
-        return Request(prompt, budget, temperature, seed=state.seed * 1_000_003 + state.turn, watch=self.watch)
+        return Request(prompt, budget, distribution, seed=state.seed * 1_000_003 + state.turn, watch=self.watch)
 
-    def _action(self, state: State, prompt: tuple[int, ...], completion: Completion) -> Action:
+    def _action(self, state: State, request: Request, completion: Completion) -> Action:
         ids = completion.token_ids
         ended = bool(ids) and ids[-1] in self.model.stop_ids
         text = self.decode(ids[:-1] if ended else ids)
@@ -121,7 +148,7 @@ class LLMPolicy(Policy):
             text += END_OF_TURN
         return Action(
             text=text,
-            prompt_ids=prompt,
+            prompt_ids=request.prompt,
             token_ids=tuple(ids),
             logprobs=tuple(completion.logprobs),
             mask=tuple(completion.mask),

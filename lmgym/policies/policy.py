@@ -14,3 +14,10 @@ class Policy(ABC):
     @abstractmethod
     def get_actions(self, states: Sequence[State], temperature: float | None = None) -> list[Action]:
         """One action per state; `temperature` overrides the policy's own, and 0 is greedy."""
+
+    def next_actions(self, states: Sequence[State], temperature: float | None = None) -> list[Action]:
+        """The actions that are ready, at least one: a loop gives all its states each time and need not wait for all.
+
+        A policy that answers at once answers for every state.
+        """
+        return self.get_actions(states, temperature)

@@ -201,8 +201,8 @@ def test_the_tokens_trained_on_are_the_tokens_sampled():
             t for e in episodes for s in e.steps for t, m in zip(s.action.token_ids, s.action.mask, strict=True) if m
         ]
         assert sorted(batch.tokens[batch.mask].tolist()) == sorted(sampled)
-        for row, episode in zip(batch.tokens.tolist(), episodes, strict=True):
-            assert tuple(row[: len(episode.tokens)]) == episode.tokens
+        rows = [tuple(row[:end]) for row, end in zip(batch.tokens.tolist(), batch.lengths.tolist(), strict=True)]
+        assert sorted(rows) == sorted(episode.tokens for episode in episodes)
     assert max(metrics["gap_max"] for metrics in algorithm.run.history) < 1e-4
 
 
@@ -267,16 +267,14 @@ def test_a_policy_that_does_not_sample_cannot_learn():
 
 
 class Stopping(ChatPolicy):
-    """Is interrupted, as by Ctrl-C, when it is asked for the n-th time to sample."""
+    """Is interrupted, as by Ctrl-C, when it is asked to sample at a bad time."""
 
-    countdown = 10**9
+    is_bad_time = staticmethod(lambda: False)
 
-    def get_actions(self, states, temperature=None):
-        if temperature is None:
-            self.countdown -= 1
-            if self.countdown == 0:
-                raise KeyboardInterrupt
-        return super().get_actions(states, temperature)
+    def next_actions(self, states, temperature=None):
+        if self.is_bad_time():
+            raise KeyboardInterrupt
+        return super().next_actions(states, temperature)
 
 
 def begin(folder: Path, model_folder: Path, lora: bool, model: Path | None = None, **given) -> ReinforceStable:
@@ -317,7 +315,7 @@ def test_a_run_interrupted_and_taken_up_equals_one_that_was_not(tmp_path, model_
     straight.train()
 
     broken = begin(tmp_path / "broken", model_folder, lora, **given)
-    broken.policy.countdown = 2 * done + 2  # the second turn of the next iteration, of which some episodes are over
+    broken.policy.is_bad_time = lambda: 0 < len(broken.buffer.of_iteration(done)) < 8  # some episodes are over
     with pytest.raises(KeyboardInterrupt):
         broken.train()
     checkpoint = newest_checkpoint(tmp_path / "broken")
@@ -422,8 +420,8 @@ def test_a_clean_run_is_not_marked(tmp_path):
 
 def test_a_sampler_that_disagrees_with_the_learner_is_a_loud_warning():
     policy = chat()
-    act = policy.get_actions
-    policy.get_actions = lambda states, temperature=None: [
+    act = policy.next_actions
+    policy.next_actions = lambda states, temperature=None: [
         replace(action, logprobs=tuple(value - 0.2 for value in action.logprobs)) for action in act(states, temperature)
     ]
     algorithm = learn(config(iterations=1), policy)

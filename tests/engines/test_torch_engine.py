@@ -5,83 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from conftest import tiny_model, tiny_network, tiny_tokenizer
-from hand_made import plain_scores, plain_twin, ragged_rows, shake_adapter
+from engine_checks import (
+    FORCED,
+    TRUNK,
+    check_against_transformers,
+    check_same,
+    check_shape,
+    force_after_multiples_of_three,
+    ids,
+    moved,
+    ragged_requests,
+)
+from hand_made import shake_adapter
 
+from lmgym.distribution import Distribution
 from lmgym.engines.engine import GO_ON, STOP, Completion, Engine, Request, Verdict
 from lmgym.engines.plain_engine import PlainEngine
-from lmgym.engines.torch_engine import TorchEngine
+from lmgym.engines.torch_engine import CATCH_UP, TorchEngine
 from lmgym.learning.language_model import LanguageModel
 from lmgym.learning.lora import LoraSettings, add_lora
 
 SHARING = ["llama", "qwen2", "qwen3"]
-FORCED = (7, 8, 9)
-
-
-def ids(count: int, seed: int) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.random.default_rng(seed).integers(3, 99, count))
-
-
-TRUNK = ids(40, seed=100)
-
-
-def ragged_requests(count: int = 7, trunk: tuple[int, ...] = TRUNK, **settings) -> list[Request]:
-    lengths = [1, 9, 2, 30, 5, 5, 17, 3, 12, 8]
-    return [
-        Request(trunk + ids(lengths[i % 10], seed=i), **{"max_tokens": 6, "seed": i, **settings}) for i in range(count)
-    ]
-
-
-def force_after_multiples_of_three(written: Sequence[int]) -> Verdict:
-    return Verdict(force=FORCED) if written[-1] % 3 == 0 else GO_ON
-
-
-def check_shape(requests: Sequence[Request], completions: Sequence[Completion]) -> None:
-    assert len(requests) == len(completions)
-    for request, written in zip(requests, completions, strict=True):
-        assert 0 < len(written.token_ids) <= request.max_tokens
-        assert len(written.token_ids) == len(written.logprobs) == len(written.mask)
-        assert set(written.mask) <= {0, 1}
-        assert all(logprob == 0.0 for logprob, chosen in zip(written.logprobs, written.mask, strict=True) if not chosen)
-
-
-def check_same(requests: Sequence[Request], fast: Sequence[Completion], plain: Sequence[Completion]) -> None:
-    check_shape(requests, fast)
-    for one, other in zip(fast, plain, strict=True):
-        assert one.token_ids == other.token_ids
-        assert one.mask == other.mask
-        assert one.finish_reason == other.finish_reason
-        assert one.policy_version == other.policy_version
-        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
-
-
-def check_against_transformers(
-    model: LanguageModel, requests: Sequence[Request], completions: Sequence[Completion]
-) -> None:
-    """Each log-prob is that of the token after everything before it, forced tokens included."""
-    for request, written in zip(requests, completions, strict=True):
-        sequence = (*request.prompt, *written.token_ids)
-        tokens, mask, _ = ragged_rows([(sequence, [0] * len(request.prompt) + written.mask)])
-        with torch.no_grad():
-            exact, _ = plain_scores(plain_twin(model), tokens, mask, request.temperature or 1.0)
-        assert written.logprobs == pytest.approx(exact[0, len(request.prompt) :].tolist(), abs=1e-4)
 
 
 def compare(model: LanguageModel, requests: Sequence[Request], max_rows: int = 128) -> list[Completion]:
     fast = TorchEngine(model, max_rows).generate(requests)
     check_same(requests, fast, PlainEngine(model).generate(requests))
     return fast
-
-
-def moved(model: LanguageModel, seed: int = 5) -> None:
-    torch.manual_seed(seed)
-    with torch.no_grad():
-        for weight in model.network.parameters():
-            weight.add_(0.1 * torch.randn_like(weight))
-    model.version += 1
 
 
 @pytest.mark.parametrize("architecture", SHARING)
@@ -93,7 +46,7 @@ def test_ragged_prompts_with_a_shared_trunk(architecture):
 
 @pytest.mark.parametrize("architecture", SHARING)
 def test_groups_of_identical_prompts_among_others(architecture):
-    prompts = [TRUNK + ids(8, seed=1)] * 4 + [TRUNK + ids(5, seed=2)] + [TRUNK + ids(8, seed=1)] * 2
+    prompts = [TRUNK + ids(20, seed=1)] * 4 + [TRUNK + ids(5, seed=2)] + [TRUNK + ids(20, seed=1)] * 2
     requests = [Request(prompt, max_tokens=6, seed=seed) for seed, prompt in enumerate(prompts)]
     completions = compare(tiny_model(architecture), requests)
     assert len({tuple(written.token_ids) for written in completions}) > 3, "each seed draws its own way"
@@ -212,13 +165,13 @@ def test_an_end_token_and_a_watcher_stop_at_once():
 
 def test_greedy_and_sampled_requests_in_one_call():
     model = tiny_model()
-    requests = [replace(r, temperature=(0.0, 0.7, 1.0, 1.6)[r.seed % 4]) for r in ragged_requests(8)]
+    requests = [replace(r, distribution=Distribution((0.0, 0.7, 1.0, 1.6)[r.seed % 4])) for r in ragged_requests(8)]
     completions = compare(model, requests)
     check_against_transformers(model, requests, completions)
     # Greedy means that no seed matters.
     again = TorchEngine(model).generate([replace(r, seed=r.seed + 77) for r in requests])
     same = [one.token_ids == other.token_ids for one, other in zip(completions, again, strict=True)]
-    assert same == [request.temperature == 0 for request in requests]
+    assert same == [request.distribution.temperature == 0 for request in requests]
 
 
 def test_the_batch_around_a_request_does_not_change_it():
@@ -227,6 +180,17 @@ def test_the_batch_around_a_request_does_not_change_it():
     together = TorchEngine(model, max_rows=4).generate(requests)
     for request, written in zip(requests, together, strict=True):
         check_same([request], TorchEngine(model).generate([request]), [written])
+
+
+def test_a_large_vocabulary_is_drawn_from_alike_however_rows_are_batched():
+    model = tiny_model(vocabulary=49_152)
+    flatter = Distribution(temperature=3.0)  # so that every draw is from a long tail
+    requests = [replace(r, distribution=flatter, max_tokens=10) for r in ragged_requests(10) + ragged_requests(10, ())]
+    requests = [replace(request, seed=seed) for seed, request in enumerate(requests)]
+    few, some, all_at_once = (TorchEngine(model, max_rows).generate(requests) for max_rows in (1, 3, 256))
+    written = [token for completion in few for token in completion.token_ids]
+    assert len(set(written)) > 150
+    assert [c.token_ids for c in few] == [c.token_ids for c in some] == [c.token_ids for c in all_at_once]
 
 
 def test_one_engine_through_changing_trunks():
@@ -313,18 +277,16 @@ def test_no_prompt_token_is_computed_twice(monkeypatch):
         model, "hidden_states", lambda tokens, *rest: computed.append(tokens.numel()) or real(tokens, *rest)
     )
     engine = TorchEngine(model, max_rows=16)
-    own = [ids(8, seed=1), ids(8, seed=2)]
-    requests = [Request(TRUNK + own[seed % 2], max_tokens=5, seed=seed) for seed in range(8)]
-    written = engine.generate(requests)
-    decoded = sum(len(c.token_ids) - 1 for c in written)
-    assert sum(computed) == len(TRUNK) + 2 * 8 + decoded, "trunk once, each problem once, and the decoding"
-    computed.clear()
-    goes_on = [
-        replace(r, prompt=r.prompt + tuple(c.token_ids) + (11, 12)) for r, c in zip(requests, written, strict=True)
-    ]
-    decoded = sum(len(c.token_ids) - 1 for c in engine.generate(goes_on))
-    # New are the last sampled id, which was never fed, and the reply.
-    assert sum(computed) == 8 * 3 + decoded
+    own = [ids(12, seed=1), ids(12, seed=2)]
+    requests = [Request(TRUNK + own[seed % 2], max_tokens=5, seed=seed // 4) for seed in range(8)]
+    read: set[tuple[int, ...]] = set()
+    for reply in ((11, 12), ids(15, seed=3), ()):
+        written = engine.generate(requests)
+        said = [request.prompt + tuple(c.token_ids) for request, c in zip(requests, written, strict=True)]
+        # All but the last token of each sequence was read, and what several begin with alike was read once.
+        read |= {sequence[:end] for sequence in said for end in range(1, len(sequence))}
+        assert sum(computed) == len(read)
+        requests = [replace(r, prompt=sequence + reply) for r, sequence in zip(requests, said, strict=True)]
 
 
 def test_newcomers_wait_for_those_whose_past_is_still_held(monkeypatch):
@@ -356,7 +318,8 @@ def test_the_plain_engine_agrees_with_transformers(architecture):
 
 
 @pytest.mark.parametrize("trunk", [(), TRUNK])
-def test_a_conversation_that_goes_on_computes_only_what_is_new_with_and_without_a_trunk(monkeypatch, trunk):
+@pytest.mark.parametrize(("reply", "passes"), [(5, [1] * 6), (CATCH_UP - 1, [1] * CATCH_UP), (CATCH_UP, [CATCH_UP, 1])])
+def test_a_conversation_that_goes_on_computes_only_what_is_new(monkeypatch, trunk, reply, passes):
     model = tiny_model()
     engine = TorchEngine(model)
     fed: list[int] = []
@@ -366,7 +329,7 @@ def test_a_conversation_that_goes_on_computes_only_what_is_new_with_and_without_
     first = engine.generate([Request(prompt, 4, seed=3) for prompt in prompts])
     fed.clear()
     going_on = [
-        prompt + tuple(written.token_ids) + ids(5, seed=9) for prompt, written in zip(prompts, first, strict=True)
+        prompt + tuple(written.token_ids) + ids(reply, seed=9) for prompt, written in zip(prompts, first, strict=True)
     ]
     engine.generate([Request(prompt, 1, seed=4) for prompt in going_on])
-    assert max(fed) == 6, "the last sampled token and the five of the reply"
+    assert fed == passes, "the last sampled token and the reply: one per pass if they are few"

@@ -46,6 +46,22 @@ def test_episodes_of_different_lengths_leave_one_by_one():
     assert rounds[-1][0].next_state.messages[-2]["content"] == "go"
 
 
+def test_each_episode_waits_where_it_is_until_its_own_action_comes():
+    envs = VectorEnv(Countdown(PROBLEMS))
+    states = envs.reset([2, 0, 1])
+    assert envs.states == states
+    envs.step([say(states[2])])
+    assert [(state.episode, state.turn) for state in envs.states] == [(0, 0), (1, 0), (2, 1)]
+    assert envs.states[0] is states[0], "an episode that did not move is the same state still"
+    envs.step([say(envs.states[1]), say(envs.states[0])])
+    assert sorted((state.episode, state.turn) for state in envs.states) == [(0, 1), (2, 1)]
+    assert all(state.tokens for state in envs.states)
+    with pytest.raises(KeyError):
+        envs.step([say(states[1])])
+    assert [state.problem.id for state in envs.reset([3])] == ["3"]
+    assert len(envs.states) == 1
+
+
 def test_episodes_of_one_problem_form_a_group_with_different_seeds():
     envs = VectorEnv(Countdown(PROBLEMS))
     states = envs.reset([3, 1], group_size=3, seed=5)

@@ -13,6 +13,10 @@ from hand_made import gradients, plain_scores, plain_twin, ragged_rows, shake_ad
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from lmgym.distribution import WHOLE, Distribution
+from lmgym.engines.engine import Request
+from lmgym.engines.plain_engine import PlainEngine
+from lmgym.engines.torch_engine import TorchEngine
 from lmgym.errors import UserError
 from lmgym.learning.attention import SHARING_MODEL_TYPES
 from lmgym.learning.language_model import LanguageModel
@@ -68,7 +72,7 @@ def shared_pass(
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     tokens, mask, lengths = batch
     model.network.zero_grad()
-    scorer = TokenScorer(model, common_trunk(tokens, mask, lengths), temperature)
+    scorer = TokenScorer(model, common_trunk(tokens, mask, lengths), Distribution(temperature))
     weights, logprobs, entropies = weights_of(tokens), [], []
     for part in parts:
         scored = scorer.score(tokens[part], mask[part], lengths[part])
@@ -147,7 +151,7 @@ def test_the_trunk_learns_only_when_its_backward_is_asked_for():
     """Were the trunk's share of the gradient forgotten, the comparison with Transformers would notice."""
     model, batch = tiny_model(), grouped(trunk=9)
     exact = plain_pass(plain_twin(model), batch, 1.0)[2]
-    scorer = TokenScorer(model, common_trunk(*batch), 1.0)
+    scorer = TokenScorer(model, common_trunk(*batch), WHOLE)
     model.network.zero_grad()
     (scorer.score(*batch)[0] * weights_of(batch[0])).sum().backward()
     with pytest.raises(AssertionError):
@@ -156,7 +160,7 @@ def test_the_trunk_learns_only_when_its_backward_is_asked_for():
 
 def test_where_nothing_was_chosen_there_is_nothing():
     tokens, mask, lengths = grouped(trunk=9)
-    logprobs, entropies = TokenScorer(tiny_model(), common_trunk(tokens, mask, lengths), 1.0).score(
+    logprobs, entropies = TokenScorer(tiny_model(), common_trunk(tokens, mask, lengths), WHOLE).score(
         tokens, mask, lengths
     )
     assert (logprobs[~mask] == 0).all()
@@ -175,9 +179,35 @@ def test_shared_tokens_are_computed_once(monkeypatch):
     rows = [(trunk + stem + ids(5, seed=seed), [0] * 41 + [1] * 4) for seed in range(3, 7)]
     rows.append((trunk + ids(31, seed=8), [0] * 60 + [1]))
     batch = ragged_rows(rows)
-    TokenScorer(model, common_trunk(*batch), 1.0).score(*batch)
-    # The trunk; then two packed rows as wide as the wider: the stem and 4 × 5 tokens, or 31 tokens.
-    assert computed == [30, 2 * 31]
+    TokenScorer(model, common_trunk(*batch), WHOLE).score(*batch)
+    # The trunk; then one tree: the stem, 4 × 5 tokens, and the 31 of the last row.
+    assert computed == [30, 10 + 4 * 5 + 31]
+
+
+@pytest.mark.parametrize("architecture", [*SHARING, "gpt2"])
+@pytest.mark.parametrize(
+    "cut",
+    [Distribution(0.8), Distribution(top_k=7), Distribution(top_p=0.6), Distribution(1.4, top_k=30, top_p=0.8)],
+)
+def test_sampler_and_learner_agree_on_what_was_drawn(architecture, cut):
+    model = tiny_model(architecture)
+    engine = TorchEngine(model) if model.can_share else PlainEngine(model)
+    stem = tuple(ids(30, seed=1))
+    requests = [Request(stem + tuple(ids(4 + seed % 3, seed=seed)), 12, cut, seed) for seed in range(8)]
+    completions = engine.generate(requests)
+    tokens, mask, lengths = ragged_rows(
+        [
+            (request.prompt + tuple(written.token_ids), [0] * len(request.prompt) + written.mask)
+            for request, written in zip(requests, completions, strict=True)
+        ]
+    )
+    with torch.no_grad():
+        scored, entropies = TokenScorer(model, common_trunk(tokens, mask, lengths), cut).score(tokens, mask, lengths)
+        whole, _ = TokenScorer(model, common_trunk(tokens, mask, lengths), WHOLE).score(tokens, mask, lengths)
+    sampled = torch.tensor([logprob for written in completions for logprob in written.logprobs])
+    assert (scored[mask] - sampled).abs().max() < 1e-4
+    assert (scored[mask] - whole[mask]).abs().max() > 0.1
+    assert entropies.isfinite().all()
 
 
 def tiny_of_type(model_type: str, **special: Any) -> LanguageModel:

@@ -1,12 +1,15 @@
 """Packing loses no token: each is found at its place, with its position, seeing exactly what came before it."""
 
+from unittest import mock
+
 import torch
 from hand_made import ragged_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lmgym.learning.attention import TreeReader
 from lmgym.learning.logprobs import common_trunk
-from lmgym.learning.packing import pack
+from lmgym.learning.packing import pack, shared_with_previous
 
 # Two ids only, so that rows often begin alike.
 IDS = st.lists(st.integers(1, 2), min_size=0, max_size=4)
@@ -33,43 +36,62 @@ def batches(draw):
 def test_every_token_is_at_its_place_and_sees_its_own_past_and_nothing_else(rows, share):
     tokens, mask, lengths = ragged_rows(rows)
     start = len(common_trunk(tokens, mask, lengths)) if share else 0
-    packing = pack(tokens, mask, lengths, start)
-    width = packing.tokens.shape[1]
-    visible = packing.visible(start)
-    assert visible.shape == (len(packing.tokens), width, start + width)
-    flat_tokens, flat_positions = packing.tokens.flatten(), packing.positions.flatten()
+    tree = pack(tokens, lengths, start)
+    nodes = torch.arange(len(tree.tokens))
+    visible = (nodes <= nodes[:, None]) & (nodes[:, None] <= tree.ends)
     for line, (ids, chosen) in enumerate(rows):
-        places = packing.places[line].tolist()
+        places = tree.places[line].tolist()
         assert places[:start] == [-1] * start
         assert places[len(ids) :] == [-1] * (tokens.shape[1] - len(ids))
         own = places[start : len(ids)]
-        assert len(set(own)) == len(ids) - start
-        assert flat_tokens[own].tolist() == list(ids[start:])
-        assert flat_positions[own].tolist() == list(range(start, len(ids)))
-        assert len({place // width for place in own}) == 1, "a conversation stays on one row"
+        assert tree.tokens[own].tolist() == list(ids[start:])
+        assert tree.positions[own].tolist() == list(range(start, len(ids)))
         for order, place in enumerate(own):
-            seen = visible[place // width, place % width].nonzero()[:, 0].tolist()
-            past = [start + other % width for other in own[: order + 1]]
-            assert seen == list(range(start)) + sorted(past)
-        # The state that predicts a chosen token must be in the packed rows, not in the trunk.
+            assert visible[place].nonzero()[:, 0].tolist() == own[: order + 1]
+        # The state that predicts a chosen token must be in the tree, not in the trunk.
         assert all(places[t - 1] >= 0 for t in range(1, len(ids)) if chosen[t])
-    assert visible.any(dim=-1).all(), "a softmax over nothing is NaN, padding included"
 
 
-def test_a_stem_is_stored_once():
-    stem = [1, 2, 3, 4]
-    rows = [([*stem, 5, 6, 7], [0] * 5 + [1, 1]), ([*stem, 5, 8], [0] * 5 + [1]), ([*stem, 9, 6], [0] * 5 + [1])]
-    packing = pack(*ragged_rows(rows), 1)
-    assert packing.tokens.tolist() == [[2, 3, 4, 5, 6, 7, 5, 8, 9, 6]]
-    assert packing.branches.tolist() == [[0, 0, 0, 1, 1, 1, 2, 2, 3, 3]]
-    assert packing.positions.tolist() == [[1, 2, 3, 4, 5, 6, 4, 5, 4, 5]]
+@settings(max_examples=300, deadline=None)
+@given(rows=batches())
+def test_in_order_no_beginning_stands_twice(rows):
+    rows = sorted(rows)
+    tokens, _, lengths = ragged_rows(rows)
+    tree = pack(tokens, lengths, 0)
+    beginnings = {tuple(ids[:length]) for ids, _ in rows for length in range(1, len(ids) + 1)}
+    assert len(tree.tokens) == len(beginnings)
+    counted = lengths - shared_with_previous(tokens, lengths)
+    assert int(counted.sum()) == len(beginnings), "what micro-batches count is what is computed"
 
 
-def test_different_stems_are_rows_of_their_own_and_padding_is_marked():
-    rows = [([1, 2, 3, 4], [0, 0, 0, 1]), ([1, 5, 3], [0, 0, 1])]
-    packing = pack(*ragged_rows(rows), 0)
-    assert packing.tokens.tolist() == [[1, 2, 3, 4], [1, 5, 3, 0]]
-    assert packing.branches.tolist() == [[0, 0, 1, 1], [0, 1, 1, -1]]
+def test_a_tree_by_hand():
+    stem = [1, 2, 3]
+    tokens, _, lengths = ragged_rows([([*stem, 5, 6, 7], [1] * 6), ([*stem, 5, 8], [1] * 5), ([*stem, 9], [1] * 4)])
+    tree = pack(tokens, lengths, 1)
+    assert tree.tokens.tolist() == [2, 3, 5, 6, 7, 8, 9]
+    assert tree.positions.tolist() == [1, 2, 3, 4, 5, 4, 3]
+    assert tree.ends.tolist() == [6, 6, 5, 4, 4, 5, 6]
+    assert tree.places.tolist() == [[-1, 0, 1, 2, 3, 4], [-1, 0, 1, 2, 5, -1], [-1, 0, 1, 6, -1, -1]]
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows=batches(), chunk=st.integers(1, 7), trunk=st.integers(0, 3))
+def test_attention_in_chunks_is_attention_over_the_whole_tree(rows, chunk, trunk):
+    tokens, _, lengths = ragged_rows(rows)
+    ends = pack(tokens, lengths, 0).ends
+    count, random = len(ends), torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(1, heads, count, 4, generator=random) for heads in (4, 2, 2))
+    shared = [torch.randn(1, 2, trunk, 4, generator=random) for _ in range(2)] if trunk else []
+    with mock.patch("lmgym.learning.attention.CHUNK", chunk):
+        reader = TreeReader(shared[:1], shared[1:], ends, torch.float32)
+        mixed = reader.attend(0, query, key, value, 0.5)
+    nodes = torch.arange(count)
+    visible = (nodes <= nodes[:, None]) & (nodes[:, None] <= ends)
+    visible = torch.cat([torch.ones(count, trunk, dtype=torch.bool), visible], dim=1)
+    if trunk:
+        key, value = torch.cat([shared[0], key], dim=2), torch.cat([shared[1], value], dim=2)
+    scores = (query @ key.repeat_interleave(2, dim=1).transpose(2, 3) * 0.5).masked_fill(~visible, float("-inf"))
+    torch.testing.assert_close(mixed, scores.softmax(dim=-1) @ value.repeat_interleave(2, dim=1))
 
 
 @settings(max_examples=300, deadline=None)

@@ -9,6 +9,7 @@ import torch
 from conftest import tiny_model, tiny_network, tiny_tokenizer
 from hand_made import Turn, make_episode, shake_adapter
 
+from lmgym.distribution import WHOLE, Distribution
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
 from lmgym.learning.language_model import LanguageModel
@@ -17,7 +18,7 @@ from lmgym.learning.lora import LoraSettings, add_lora
 from lmgym.learning.reference import make_reference
 from lmgym.losses import per_token, policy_gradient
 
-SETTINGS = LearnerSettings(0.01, "constant", 0, 10, 1e9, 0.0, 10**6, 1, 1.0)
+SETTINGS = LearnerSettings(0.01, "constant", 0, 10, 1e9, 0.0, 10**6, 1, WHOLE)
 STEM = list(range(40, 60))
 BATCH = Batch.from_episodes(
     [make_episode(Turn([*STEM, 5 + n % 2], [9 + n, 30, 31 + n, 8], [1, 0, 1, 1]), group=n % 2) for n in range(4)]
@@ -173,6 +174,6 @@ def test_a_reference_with_another_vocabulary_is_refused_in_one_sentence():
 @pytest.mark.parametrize("make", [tiny_model, lora_model])
 def test_temperature_counts_for_the_reference_too(make):
     model = make()
-    warm, cold = Learner(model, SETTINGS), Learner(model, replace(SETTINGS, temperature=2.0))
+    warm, cold = Learner(model, SETTINGS), Learner(model, replace(SETTINGS, distribution=Distribution(2.0)))
     reference = make_reference(model, None)
     assert not close(reference.logprobs(warm, BATCH), reference.logprobs(cold, BATCH), 0.1)

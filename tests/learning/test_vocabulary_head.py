@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from lmgym.distribution import WHOLE, Distribution
 from lmgym.learning.vocabulary_head import VocabularyHead
 
 POSITIONS, SIZE, VOCABULARY = 11, 6, 37
@@ -29,7 +30,7 @@ def test_value_and_gradient_are_those_of_log_softmax(monkeypatch, chunk, tempera
     expected = distribution.gather(1, targets[:, None])[:, 0]
     expected_gradients = torch.autograd.grad((expected * upstream).sum(), learning)
 
-    logprobs, entropies = VocabularyHead.apply(states, weight, shift, targets, temperature)
+    logprobs, entropies = VocabularyHead.apply(states, weight, shift, targets, Distribution(temperature))
     gradients = torch.autograd.grad((logprobs * upstream).sum(), learning)
     torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(entropies, -(distribution.exp() * distribution).sum(dim=-1), atol=1e-5, rtol=1e-5)
@@ -37,11 +38,48 @@ def test_value_and_gradient_are_those_of_log_softmax(monkeypatch, chunk, tempera
         torch.testing.assert_close(gradient, exact, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("chunk", [4, 512])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    "cut", [Distribution(top_k=5), Distribution(0.6, top_p=0.7), Distribution(1.7, 8, 0.8), Distribution(top_k=1)]
+)
+def test_of_a_cut_distribution_value_and_gradient_are_those_of_what_is_left(monkeypatch, chunk, bias, cut):
+    monkeypatch.setattr("lmgym.learning.vocabulary_head.CHUNK", chunk)
+    states, weight, shift, targets = inputs(bias)
+    learning = [tensor for tensor in (states, weight, shift) if tensor is not None]
+    upstream = torch.linspace(-2, 3, POSITIONS)
+
+    logits = torch.nn.functional.linear(states, weight, shift)
+    removed = cut.apply(logits.detach().clone(), keep=targets).isinf()
+    assert 0 < removed.sum() < removed.numel()
+    assert cut.apply(logits.detach().clone()).gather(1, targets[:, None]).isinf().any(), "a target stays that was cut"
+    left = (logits / cut.temperature).masked_fill(removed, -1e30).log_softmax(dim=-1)
+    expected = left.gather(1, targets[:, None])[:, 0]
+    expected_gradients = torch.autograd.grad((expected * upstream).sum(), learning)
+
+    logprobs, entropies = VocabularyHead.apply(states, weight, shift, targets, cut)
+    gradients = torch.autograd.grad((logprobs * upstream).sum(), learning)
+    torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(entropies, -(left.exp() * left).sum(dim=-1), atol=1e-5, rtol=1e-5)
+    for gradient, exact in zip(gradients, expected_gradients, strict=True):
+        assert gradient.isfinite().all()
+        torch.testing.assert_close(gradient, exact, atol=1e-5, rtol=1e-5)
+
+
+def test_where_one_id_is_left_nothing_is_learnt():
+    states, weight, _, _ = inputs(bias=False)
+    targets = torch.nn.functional.linear(states, weight).argmax(dim=-1)
+    logprobs, entropies = VocabularyHead.apply(states, weight, None, targets, Distribution(top_k=1))
+    logprobs.sum().backward()
+    assert logprobs.abs().max() == entropies.abs().max() == 0
+    assert states.grad.abs().max() == weight.grad.abs().max() == 0
+
+
 def test_a_frozen_head_passes_the_gradient_on_and_takes_none():
     states, weight, shift, targets = inputs(bias=True)
     weight.requires_grad_(False)
     shift.requires_grad_(False)
-    VocabularyHead.apply(states, weight, shift, targets, 1.0)[0].sum().backward()
+    VocabularyHead.apply(states, weight, shift, targets, WHOLE)[0].sum().backward()
     assert states.grad.abs().sum() > 0
     assert weight.grad is None
     assert shift.grad is None
@@ -49,7 +87,7 @@ def test_a_frozen_head_passes_the_gradient_on_and_takes_none():
 
 def test_large_logits_do_not_overflow():
     states, weight, _, targets = inputs(bias=False)
-    logprobs, entropies = VocabularyHead.apply(states * 1e3, weight * 1e2, None, targets, 1.0)
+    logprobs, entropies = VocabularyHead.apply(states * 1e3, weight * 1e2, None, targets, WHOLE)
     expected = torch.nn.functional.linear(states * 1e3, weight * 1e2).log_softmax(dim=-1).gather(1, targets[:, None])
     torch.testing.assert_close(logprobs, expected[:, 0])
     assert entropies.isfinite().all()
@@ -57,7 +95,7 @@ def test_large_logits_do_not_overflow():
 
 def test_no_position_at_all_is_an_empty_answer_that_still_has_a_gradient():
     states, weight, _, targets = inputs(bias=False)
-    logprobs, entropies = VocabularyHead.apply(states[:0], weight, None, targets[:0], 1.0)
+    logprobs, entropies = VocabularyHead.apply(states[:0], weight, None, targets[:0], WHOLE)
     assert logprobs.shape == entropies.shape == (0,)
     logprobs.sum().backward()
     assert weight.grad.abs().sum() == 0

@@ -6,42 +6,16 @@ from dataclasses import replace
 
 import pytest
 from conftest import tiny_model
+from dictated import Dictated
 
 import lmgym
 from lmgym.buffer import Buffer
-from lmgym.engines.engine import Completion
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.errors import UserError
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
 from lmgym.types import END_OF_TURN, Problem, State
-
-
-class Dictated:
-    """An engine that samples what it is told to, and still asks the watcher after every token."""
-
-    def __init__(self, policy, text: str) -> None:
-        self.policy, self.text = policy, text
-
-    def generate(self, requests):
-        return [self._write(request) for request in requests]
-
-    def _write(self, request) -> Completion:
-        completion = Completion(finish_reason="length")
-        wanted = list(self.policy.encode(self.text))
-        while wanted and len(completion.token_ids) < request.max_tokens:
-            completion.token_ids.append(wanted.pop(0))
-            completion.mask.append(1)
-            completion.logprobs.append(-1.0)
-            verdict = request.watch(completion.token_ids)
-            completion.token_ids += verdict.force
-            completion.mask += [0] * len(verdict.force)
-            completion.logprobs += [0.0] * len(verdict.force)
-            if verdict.stop:
-                completion.finish_reason = "stop"
-                break
-        return completion
 
 
 def dictated(text: str, **options) -> tuple[FewShotLLMStepwiseMathPolicy, State]:

@@ -1,0 +1,1 @@
+"""Speed against other libraries: the same prompts, the same number of tokens, one machine, taking turns."""

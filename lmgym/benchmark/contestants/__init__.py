@@ -1,0 +1,1 @@
+"""The scripts that contestants run, each in the environment of its own library."""

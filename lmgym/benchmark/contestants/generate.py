@@ -1,0 +1,32 @@
+"""Transformers' own `generate`: one left-padded batch, sampling at temperature 1."""
+
+from typing import Any
+
+import torch
+from protocol import serve, settings
+from transformers import AutoModelForCausalLM
+
+asked = settings()
+torch.set_num_threads(asked["threads"])
+network: Any = AutoModelForCausalLM.from_pretrained(asked["model"], dtype=getattr(torch, asked["dtype"]))
+width = max(map(len, asked["prompts"]))
+tokens = torch.tensor([[0] * (width - len(ids)) + ids for ids in asked["prompts"]])
+mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in asked["prompts"]])
+
+
+def run() -> dict:
+    with torch.inference_mode():
+        written = network.generate(
+            input_ids=tokens,
+            attention_mask=mask,
+            do_sample=True,
+            temperature=1.0,
+            top_k=0,
+            min_new_tokens=asked["new_tokens"],
+            max_new_tokens=asked["new_tokens"],
+            pad_token_id=0,
+        )
+    return {"tokens": (written.shape[1] - width) * len(written)}
+
+
+serve(run)

@@ -1,0 +1,21 @@
+"""What the machine can do: the speed of matrix products, which bounds everything else."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+
+def matrix_product_speed(dtype: torch.dtype, seconds: float = 3.0) -> float:
+    """Floating-point operations per second of the best of the shapes that a small language model multiplies."""
+    best = 0.0
+    shapes = [(2048, 576, 1536), (2048, 1536, 576), (1024, 1024, 1024), (2048, 2048, 2048)]
+    for rows, inner, columns in shapes:
+        left = torch.randn(rows, inner).to(dtype)
+        right = torch.randn(columns, inner).to(dtype)
+        until = time.perf_counter() + seconds / len(shapes)
+        while (started := time.perf_counter()) < until:
+            torch.nn.functional.linear(left, right)
+            best = max(best, 2 * rows * inner * columns / (time.perf_counter() - started))
+    return best
