@@ -41,6 +41,8 @@ class ReinforceStableConfig(ReinforceConfig):
     """k1 (unbiased), k2 (biased) or k3 (unbiased, never negative); in the loss the gradient is right for all three."""
     kl_place: Literal["loss", "reward"] = "loss"
     """In the loss, a token answers for its own KL; in the reward, also for the estimated KL of what follows it."""
+    kl_on_silent_groups: bool = False
+    """Also hold groups without any advantage to the reference; every episode is then computed, not only those."""
     update_reference_every: int = 0
     """Let the reference catch up with the policy after every so many iterations; 0 is never."""
     max_ratio: float = 2.0
@@ -79,13 +81,23 @@ class ReinforceStable(Reinforce):
             self.reference = make_reference(policy.model, ref_policy.model if ref_policy else None)
 
     def prepare(self, batch: Batch) -> Batch:
-        """Lets the reference catch up when it is time, and asks it about every chosen token."""
+        """Lets the reference catch up when it is time, and asks it about the tokens that are held to it."""
         if self.reference is None:
             return batch
         every = self.config.update_reference_every
         if every and self.iteration and self.iteration % every == 0:
             self.reference.refresh()
-        return batch.with_(reference_logprobs=self.reference.logprobs(self.learner, batch))
+        rows = self._rows_to_hold(batch)
+        logprobs = torch.zeros(batch.mask.shape)
+        if len(rows):
+            logprobs[rows] = self.reference.logprobs(self.learner, batch.select(rows))
+        return batch.with_(reference_logprobs=logprobs)
+
+    def _rows_to_hold(self, batch: Batch) -> Tensor:
+        """The episodes with a KL; in the reward it is part of everybody's advantage."""
+        if self.config.kl_on_silent_groups or self.config.kl_place == "reward":
+            return torch.arange(len(batch))
+        return torch.nonzero(super().advantages(batch).abs().sum(dim=1))[:, 0]
 
     def advantages(self, batch: Batch) -> Tensor:
         """Returns over the baseline; with the KL in the reward, less the KL of this token and of those after it.
@@ -110,8 +122,8 @@ class ReinforceStable(Reinforce):
         return per_token(importance_weights(logprobs, batch.logprobs, self.config.max_ratio) * values, batch)
 
     def rows_to_learn(self, batch: Batch) -> Tensor:
-        """Every episode has a KL; without a reference only those with an advantage count."""
-        return super().rows_to_learn(batch) if self.reference is None else torch.arange(len(batch))
+        """Those with an advantage or a KL."""
+        return super().rows_to_learn(batch) if self.reference is None else self._rows_to_hold(batch)
 
     def describe(self, update: Update, batch: Batch) -> dict[str, float]:
         """Adds the distance from the reference."""

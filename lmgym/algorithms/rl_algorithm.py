@@ -47,6 +47,8 @@ class RLAlgorithm(ABC):
         self.envs = VectorEnv(env)
         self.eval_env = eval_env
         self.run = run or Run()
+        if self.config.recompute_activations:
+            policy.model.recompute_activations()
         self.learner = Learner(policy.model, self._learner_settings())
         self.buffer = Buffer(self.config.buffer_capacity, self.run.episodes_path)
         self.iteration = 0

@@ -22,6 +22,7 @@ from lmgym.storage import write_text
 ROLLOUTS = Workload(new_tokens=64)
 STEPWISE = Workload(shots=5, new_tokens=96, turns=6)
 ITERATION = Workload(new_tokens=128, learns=True)
+FEW_SHOT_ITERATION = Workload(problems=4, shots=5, new_tokens=128, learns=True)
 SMALL = Workload(problems=4, new_tokens=64, learns=True)
 
 
@@ -75,7 +76,7 @@ def _rollouts(settings: BenchSettings) -> list[Comparison]:
     rivals = [Rival("transformers generate", "generate", lambda: sys.executable, {})]
     if settings.peers:
         rivals.append(Rival("vLLM", "vllm_offline", _installed(VLLM), {}))
-    return [(ROLLOUTS, rivals, settings.repeats), (replace(ROLLOUTS, shots=5), rivals, settings.repeats)]
+    return [(ROLLOUTS, rivals, settings.repeats)]
 
 
 def _stepwise(settings: BenchSettings) -> list[Comparison]:
@@ -84,14 +85,14 @@ def _stepwise(settings: BenchSettings) -> list[Comparison]:
 
 def _iteration(settings: BenchSettings) -> list[Comparison]:
     if not settings.peers:
-        return [(ITERATION, [], settings.repeats), (replace(ITERATION, shots=5), [], settings.repeats)]
+        return [(ITERATION, [], settings.repeats), (FEW_SHOT_ITERATION, [], settings.repeats)]
 
     def trl(rows: int) -> list[Rival]:
         """With as many rows per pass as 24 GB hold without recomputing activations, which is fastest for TRL."""
         return [Rival("TRL GRPOTrainer", "trl_grpo", _installed(TRL), {"trl_rows": rows})]
 
     # Several minutes per run with the worked examples: one that counts is enough beside a ratio of this size.
-    return [(ITERATION, trl(8), settings.repeats), (replace(ITERATION, shots=5), trl(4), 1)]
+    return [(ITERATION, trl(8), settings.repeats), (FEW_SHOT_ITERATION, trl(4), 1)]
 
 
 def _growth(settings: BenchSettings) -> list[Comparison]:

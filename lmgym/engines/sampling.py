@@ -41,7 +41,7 @@ def _invert(blocks: Tensor, cumulative: Tensor, uniforms: Tensor) -> Tensor:
 
 def _find(cumulative: Tensor, uniforms: Tensor) -> Tensor:
     """Where a share [rows, 1] of the whole falls in running sums [rows, places]; never where nothing was added."""
-    total = cumulative[:, -1:]
+    total = cumulative[:, -1:].contiguous()
     place = torch.searchsorted(cumulative, uniforms * total, right=True)
     last = torch.searchsorted(cumulative, total)  # rounding may point behind the last place that added something
     return torch.minimum(place, last)[:, 0]

@@ -120,21 +120,20 @@ class Seats:
                 self.taken.pop()
 
     def expel_overgrown(self) -> list[Row]:
-        """Takes rows out until the others fit into memory, and gives memory that nobody needs back if need be."""
-        limit, longest = self.limit(self.rows), self._longest(self.rows)
+        """Takes rows out until the others fit into memory."""
+        limit = self.limit(self.rows)
         expelled = [row for rows in self.taken[limit:] for row in rows]
         del self.taken[limit:]
-        slots, room = len(self.store.ids), max(self.store.room, rounded_room(longest))
-        if slots * room * self.store.bytes_per_token > self.max_bytes:
-            self.store.shrink(limit, longest)
         return expelled
 
     def make_room(self, slots: int, tokens: int) -> None:
-        """Lets the store grow, by some slots at a time, as far as there is memory."""
+        """Lets the store grow, by some slots at a time; where memory is short, what nobody needs now is given up."""
+        slots, tokens = max(slots, len(self.taken)), max(tokens, self._longest(self.rows))
+        fitting = self.max_bytes // self.store.bytes_per_token
+        if max(slots, len(self.store.ids)) * max(self.store.room, rounded_room(tokens)) > fitting:
+            self.store.shrink(slots, tokens)
         spare = -(-slots // SLOT_STEP) * SLOT_STEP
-        room = max(self.store.room, rounded_room(tokens))
-        fitting = self.max_bytes // (self.store.bytes_per_token * room)
-        self.store.make_room(max(slots, min(spare, fitting)), tokens)
+        self.store.make_room(max(slots, min(spare, fitting // max(self.store.room, rounded_room(tokens)))), tokens)
 
     def limit(self, rows: Sequence[Row]) -> int:
         """How many seats there may be if each needs as much room as the longest of these rows."""

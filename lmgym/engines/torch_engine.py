@@ -148,6 +148,6 @@ class TorchEngine(LocalEngine):
         starts = torch.tensor([len(self._store.ids[slot]) for slot in slots or range(rows)], device=device)
         slot_index = torch.tensor(slots, device=device) if slots is not None else None
         ends = starts + torch.tensor(lengths, device=device)
-        self._seats.make_room(rows, int(ends.max()) + 1)
+        self._seats.make_room(rows, int(torch.minimum(starts + width, ends + 1).max()))
         reader = StoreReader(self._store, slot_index, starts, ends, width, self._trunk)
         return self._worker.hidden_states(tokens.to(device), len(self._seats.trunk) + reader.places, reader)

@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lmgym.assets import model_folder
 from lmgym.errors import UserError
@@ -149,6 +150,16 @@ class LanguageModel:
         if self.dtype == torch.float32:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)
+
+    def recompute_activations(self) -> None:
+        """From now on keeps only what enters each layer, and computes the rest again for the gradient: less memory."""
+        network = _base(self.network)
+        if not network.supports_gradient_checkpointing:
+            raise UserError(f"{self.name} cannot recompute its activations; leave --recompute_activations out.")
+        network.gradient_checkpointing_enable()
+        for module in network.modules():
+            if isinstance(module, GradientCheckpointingLayer):
+                module.training = True  # the layer's own mark alone: its parts stay in evaluation mode, without dropout
 
     def compute_copy(self) -> LanguageModel:
         """A second network whose matrices are stored in `dtype`: what an engine decodes with."""

@@ -199,7 +199,7 @@ def test_a_request_without_the_trunk_waits_for_those_that_have_it_and_is_right()
     assert engine.submit(list(asked.values())) == [0, 1, 2]
     with torch.inference_mode():
         engine._advance()
-    strangers = [Request(ids(30, seed=300), 1), Request(TRUNK, 1), Request(TRUNK[:25] + ids(5, seed=2), 2, seed=1)]
+    strangers = [Request(ids(60, seed=300), 1), Request(TRUNK, 1), Request(TRUNK[:25] + ids(40, seed=2), 2, seed=1)]
     joining = Request(TRUNK + ids(9, seed=5), 3, seed=2)
     asked |= dict(zip(engine.submit([*strangers, joining]), [*strangers, joining], strict=True))
     done = drain(engine, asked)

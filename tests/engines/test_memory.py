@@ -12,7 +12,7 @@ from engine_checks import TRUNK, check_exact, converse_out_of_step, ids, ragged_
 
 from lmgym.engines import memory
 from lmgym.engines.engine import Request
-from lmgym.engines.key_value_store import ROOM_STEP
+from lmgym.engines.key_value_store import ROOM_STEP, KeyValueStore
 from lmgym.engines.row import Row
 from lmgym.engines.torch_engine import MEMORY_SHARE, TorchEngine
 
@@ -113,14 +113,12 @@ def test_rows_stay_within_the_memory(rows):
     check_within(engine_with_room(tiny_model(), rows), SHORT, SHORT[::-1])
 
 
-@pytest.mark.xfail(strict=True, reason="idle slots are kept when the others need more room")
 @pytest.mark.parametrize("rows", [2, 3, 16, 20, 32])
 @pytest.mark.parametrize("requests", [growing_requests(), [*growing_requests(), *SHORT]])
 def test_growing_rows_stay_within_the_memory(rows, requests):
     check_within(engine_with_room(tiny_model(), rows), requests, requests[::-1])
 
 
-@pytest.mark.xfail(strict=True, reason="the room that long rows had is kept when more slots are made")
 def test_short_rows_after_long_ones_stay_within_the_memory():
     check_within(engine_with_room(tiny_model(), 16), LONG, SHORT)
 
@@ -133,6 +131,15 @@ def test_a_long_prompt_beside_a_conversation_that_goes_on_stays_within_the_memor
         Request(r.prompt + tuple(c.token_ids) + ids(12, seed=7), 3) for r, c in zip(requests, completions, strict=True)
     ]
     check_within(engine, [*goes_on, *[Request(ids(ROOM_STEP - 10, seed=seed), 3) for seed in (8, 9)]])
+
+
+def test_a_slot_that_loses_room_it_needs_holds_nothing():
+    store = KeyValueStore(2, 2, 16, torch.float32, torch.device("cpu"))
+    store.make_room(3, 2 * ROOM_STEP)
+    store.ids = [[1] * (ROOM_STEP + 1), [2] * ROOM_STEP, [3]]
+    store.shrink(2, 100)
+    assert store.ids == [[], [2] * ROOM_STEP]
+    assert {tuple(tensor.shape) for tensor in (*store.keys, *store.values)} == {(2, 2, ROOM_STEP, 16)}
 
 
 def test_the_default_is_a_share_of_what_is_free(monkeypatch):

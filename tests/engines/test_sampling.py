@@ -108,6 +108,19 @@ def test_a_long_tail_of_rare_ids_keeps_its_share():
     assert float(rest.mean()) == pytest.approx(size / 2, rel=1e-2)
 
 
+def test_rounding_of_a_likely_id_moves_no_draw_in_the_tail():
+    # An id of the tail is a hundred-thousandth wide: one number for both levels would draw some 50 others.
+    size, count = 49_152, 1000
+    logits = torch.zeros(1, size)
+    logits[0, 0] = float(np.log(size - 1))
+    rounded = logits.clone()
+    rounded[0, 0] += 2e-6
+    pairs = torch.from_numpy(uniform_stream(1).random((count, 2)))
+    chosen, nearly = draw(logits, WHOLE, pairs)[0], draw(rounded, WHOLE, pairs)[0]
+    assert int((chosen > 0).sum()) == pytest.approx(count / 2, abs=60)
+    assert chosen.tolist() == nearly.tolist()
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     size=st.sampled_from([5, BLOCK, 2 * BLOCK + 17]),

@@ -12,6 +12,7 @@ from conftest import tiny_model, tiny_network, tiny_tokenizer
 from hand_made import gradients, plain_scores, plain_twin, ragged_rows, shake_adapter
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lmgym.distribution import WHOLE, Distribution
 from lmgym.engines.engine import Request
@@ -113,6 +114,20 @@ def check_same(model: LanguageModel, batch: tuple[Tensor, Tensor, Tensor], tempe
 @pytest.mark.parametrize("name", BATCHES)
 def test_logprobs_entropies_and_gradients_are_those_of_transformers(architecture, name):
     check_same(tiny_model(architecture), BATCHES[name]())
+
+
+@pytest.mark.parametrize("architecture", [*SHARING, "gpt2"])
+def test_recomputed_activations_give_the_same_gradient(architecture):
+    model = tiny_model(architecture)
+    layers = [module for module in model.network.modules() if isinstance(module, GradientCheckpointingLayer)]
+    calls: list[int] = []
+    layers[0].register_forward_pre_hook(lambda *_: calls.append(1))
+    check_same(model, grouped(trunk=9))
+    once = len(calls)
+    model.recompute_activations()
+    check_same(model, grouped(trunk=9))
+    assert len(calls) - once > once, "each layer ran again for the gradient"
+    assert not any(module.training for module in model.network.modules() if module not in layers)
 
 
 @pytest.mark.parametrize("architecture", [*SHARING, "gpt2"])

@@ -1,0 +1,57 @@
+"""The report says what was measured: ratios of medians, shares of the matrix products, and what grew."""
+
+from typing import Any
+
+import pytest
+
+from lmgym.benchmark.report import STANDARD, draw, share_of_products, table
+from lmgym.benchmark.workload import Workload
+from lmgym.commands.bench import BenchSettings, bench
+from lmgym.errors import UserError
+
+
+def result(name: str, seconds: list[float], tokens: int = 1000, **detail: float) -> dict[str, Any]:
+    return {"name": name, "seconds": seconds, "tokens": tokens, "peak_bytes": 2_000_000_000, "detail": detail}
+
+
+def comparison(work: Workload, section: str, *results: dict[str, Any]) -> dict[str, Any]:
+    return {"section": section, "workload": vars(work), "results": list(results)}
+
+
+REPORT = {
+    "machine": {"threads": 2, "dtype": "float32", "processor": "x", "matrix_products_per_second": 2e11},
+    "comparisons": {
+        "rollouts": comparison(
+            Workload(),
+            "rollouts",
+            result("lmgym", [1.0, 2.0, 9.0], collecting_products=2e11),
+            result("other", [8.0, 7.0, 9.0]),
+        ),
+        "small": comparison(Workload(learns=True, **STANDARD), "growth", result("lmgym", [4.0])),
+        "large": comparison(Workload(learns=True, **STANDARD | {"group_size": 16}), "growth", result("lmgym", [6.0])),
+    },
+}
+
+
+def test_the_table_compares_medians():
+    text = table(REPORT)
+    assert "| rollouts | lmgym | 500 | 2.0 (1.0–9.0) |  | 2.0 GB | collecting 50% |" in text
+    assert "|  | other | 125 | 8.0 (7.0–9.0) | 4.0× | 2.0 GB |  |" in text
+    assert "| small | 250 | 4.0 | 2.0 GB |" in text
+
+
+def test_each_phase_is_held_against_its_own_time():
+    detail = {"collecting_products": 1e11, "learning_products": 3e11, "collecting": 1.0, "learning": 2.0}
+    assert share_of_products(result("lmgym", [3.0], **detail), 2e11) == "collecting 50%, learning 75%"
+
+
+def test_it_can_be_drawn(tmp_path):
+    draw(REPORT, tmp_path / "speed.png")
+    assert (tmp_path / "speed.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("settings", [BenchSettings(sections=("speed",)), BenchSettings(repeats=0)])
+def test_what_cannot_be_measured_is_refused(settings, tmp_path):
+    settings.out = str(tmp_path)
+    with pytest.raises(UserError, match="--sections may name rollouts"):
+        bench(settings)
