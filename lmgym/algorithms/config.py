@@ -12,7 +12,7 @@ from lmgym.errors import UserError
 class RLConfig:
     """The settings of the loop and of the optimiser."""
 
-    iterations: int = 12
+    iterations: int = 9
     """How often to collect episodes and learn from them."""
     problems_per_iteration: int = 16
     """Problems per iteration."""
@@ -20,9 +20,9 @@ class RLConfig:
     """Episodes per problem; they are compared with each other."""
     updates_per_iteration: int = 1
     """Optimiser steps per iteration, each over the whole batch."""
-    learning_rate: float = 2e-5
+    learning_rate: float = 6e-5
     """Step size of AdamW, before the schedule."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    schedule: Literal["constant", "linear", "cosine"] = "linear"
     """How the learning rate falls over the run."""
     warmup_steps: int = 0
     """Optimiser steps over which the learning rate rises to its full size."""
@@ -42,7 +42,7 @@ class RLConfig:
     """Older episodes from the buffer to learn from again in each iteration."""
     balanced_replay: bool = False
     """Replay as many rewarded episodes as unrewarded ones, instead of whole groups at random."""
-    evaluate_every: int = 6
+    evaluate_every: int = 0
     """Evaluate after every so many iterations; 0 is only at the end."""
     evaluate_at_start: bool = True
     """Evaluate before the first iteration."""
