@@ -12,7 +12,7 @@ from lmgym.errors import UserError
 class RLConfig:
     """The settings of the loop and of the optimiser."""
 
-    iterations: int = 9
+    iterations: int = 8
     """How often to collect episodes and learn from them."""
     problems_per_iteration: int = 16
     """Problems per iteration."""
@@ -30,7 +30,7 @@ class RLConfig:
     """A longer gradient is scaled down to this norm."""
     weight_decay: float = 0.0
     """Decoupled weight decay of AdamW."""
-    micro_batch_tokens: int = 2048
+    micro_batch_tokens: int = 1024
     """Tokens per forward and backward pass: less needs less memory and gives the same gradient."""
     recompute_activations: bool = False
     """Keep less of each pass and compute it again for the gradient: less memory still, and a third slower."""

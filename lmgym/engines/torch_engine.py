@@ -45,6 +45,8 @@ class TorchEngine(LocalEngine):
         share = int(MEMORY_SHARE * free_bytes(model.device)) if max_bytes is None else max_bytes
         self._seats = Seats(self._store, max_rows, share)
         self._trunk: tuple[list[Tensor], list[Tensor]] | None = None
+        self._newcomers: set[int] = set()
+        """Who was found to go on from nothing that is held: a long queue is not searched again for every token."""
         self._worker = model
         self._version = -1
 
@@ -93,9 +95,11 @@ class TorchEngine(LocalEngine):
         """Seats rows that differ now, and those whose past a slot still holds; who is done or too long makes way."""
         seats = self._seats
         self._waiting = seats.part_ways() + self._waiting
-        returned = [row for row in self._waiting if seats.belongs(row) and (seats.join(row) or seats.resume(row))]
+        arrived = [row for row in self._waiting if row.ticket not in self._newcomers and seats.belongs(row)]
+        returned = [row for row in arrived if seats.join(row) or seats.resume(row)]
         seats.dismiss_finished()
         self._waiting = seats.expel_overgrown() + [row for row in self._waiting if row not in returned]
+        self._newcomers = {row.ticket for row in self._waiting}
 
     def _admit(self) -> None:
         """Seats newcomers as far as there is memory; those with the same tokens sit together."""
