@@ -14,7 +14,7 @@ class RLConfig:
 
     iterations: int = 8
     """How often to collect episodes and learn from them."""
-    problems_per_iteration: int = 16
+    problems_per_iteration: int = 12
     """Problems per iteration."""
     group_size: int = 8
     """Episodes per problem; they are compared with each other."""
