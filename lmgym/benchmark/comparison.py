@@ -27,6 +27,8 @@ class Rival:
     python: Callable[[], str]
     """Its interpreter; asked for only when it is its turn, for it may have to be installed first."""
     settings: dict[str, Any]
+    warms_up: bool = True
+    """Whether its first run does not count; runs of minutes do without."""
 
 
 @dataclass(frozen=True)
@@ -46,27 +48,32 @@ class Result:
 
 
 def compare(work: Workload, rivals: Sequence[Rival], repeats: int, dtype: str, folder: Path) -> list[Result]:
-    """Runs lmgym and its rivals in turns, after one run each that does not count; lmgym comes first."""
+    """Runs lmgym and its rivals in turns, after a run that does not count; lmgym comes first."""
     folder.mkdir(parents=True, exist_ok=True)
     prompts_file = folder / "prompts.json"
     common = {"threads": THREADS, "dtype": dtype, "scratch": str(folder / "scratch")}
     ours = common | {"workload": asdict(work), "prompts_file": str(prompts_file)}
     with contextlib.ExitStack() as stack:
         contestants = [stack.enter_context(Contestant("lmgym", "ours", sys.executable, ours, folder))]
+        contestants[0].run()
         prompts = json.loads(prompts_file.read_text())
         asked = common | prompts | {"model": str(model_folder(work.model)), "new_tokens": work.new_tokens}
         asked |= {"group_size": work.group_size, "turns": work.turns}
         for rival in rivals:
             contestant = Contestant(rival.name, rival.script, rival.python(), asked | rival.settings, folder)
             contestants.append(stack.enter_context(contestant))
-        for _ in range(repeats + 1):
+            if rival.warms_up:
+                contestant.run()
+        for contestant in contestants:
+            contestant.runs.clear()
+        for _ in range(repeats):
             for contestant in contestants:
                 contestant.run()
     return [_result(contestant) for contestant in contestants]
 
 
 def _result(contestant: Contestant) -> Result:
-    counted = contestant.runs[1:]
+    counted = contestant.runs
     parts = {key for run in counted for key in run} - {"seconds", "tokens"}
     return Result(
         name=contestant.name,

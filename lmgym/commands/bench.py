@@ -33,7 +33,7 @@ class BenchSettings:
     sections: tuple[str, ...] = ("rollouts", "stepwise", "iteration", "growth")
     """Any of rollouts (transformers generate, vLLM), stepwise (naive loop), iteration (TRL), growth (lmgym alone)."""
     repeats: int = 3
-    """Runs that count, after one that does not."""
+    """Runs that count; one more before them does not, but for TRL, whose runs take minutes."""
     peers: bool = True
     """Measure vLLM and TRL too; each is installed into a virtual environment of its own when first needed."""
     out: str = "benchmarks"
@@ -89,10 +89,9 @@ def _iteration(settings: BenchSettings) -> list[Comparison]:
 
     def trl(rows: int) -> list[Rival]:
         """With as many rows per pass as 24 GB hold without recomputing activations, which is fastest for TRL."""
-        return [Rival("TRL GRPOTrainer", "trl_grpo", _installed(TRL), {"trl_rows": rows})]
+        return [Rival("TRL GRPOTrainer", "trl_grpo", _installed(TRL), {"trl_rows": rows}, warms_up=False)]
 
-    # Several minutes per run with the worked examples: one that counts is enough beside a ratio of this size.
-    return [(ITERATION, trl(8), settings.repeats), (FEW_SHOT_ITERATION, trl(4), 1)]
+    return [(ITERATION, trl(8), settings.repeats), (FEW_SHOT_ITERATION, trl(4), settings.repeats)]
 
 
 def _growth(settings: BenchSettings) -> list[Comparison]:

@@ -69,6 +69,7 @@ def serve_workload(work: Workload, threads: int, dtype: str, prompts_file: str) 
         problems_per_iteration=work.problems,
         group_size=work.group_size,
         learning_rate=1e-6,
+        schedule="constant",
         eval_problems=0,
         save_every=0,
     )
