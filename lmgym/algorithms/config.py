@@ -12,9 +12,9 @@ from lmgym.errors import UserError
 class RLConfig:
     """The settings of the loop and of the optimiser."""
 
-    iterations: int = 8
+    iterations: int = 7
     """How often to collect episodes and learn from them."""
-    problems_per_iteration: int = 12
+    problems_per_iteration: int = 16
     """Problems per iteration."""
     group_size: int = 8
     """Episodes per problem; they are compared with each other."""
