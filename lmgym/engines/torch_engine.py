@@ -106,7 +106,7 @@ class TorchEngine(LocalEngine):
         seats = self._seats
         newcomers = [row for row in self._waiting if seats.belongs(row)]
         limit = seats.limit([*seats.rows, *newcomers[: seats.max_seats]])
-        if seats.taken and limit - len(seats.taken) < min(len(newcomers), seats.max_seats // 8):
+        if seats.taken and limit - len(seats.taken) < min(len(newcomers), limit // 8):
             return  # a prefill should serve several
         for row in newcomers:
             if not seats.join(row):

@@ -66,7 +66,10 @@ class LLMPolicy(Policy):
         asked = [(state, self._request(state, temperature)) for state in wanted.values()]
         full = [(state, request) for state, request in asked if request.max_tokens <= 0]
         if full:  # the context is used up: there is nothing to wait for
-            return [(state, self._action(state, request, Completion())) for state, request in full]
+            return [
+                (state, self._action(state, request, Completion(policy_version=self.model.version)))
+                for state, request in full
+            ]
         tickets = self.engine.submit([request for _, request in asked])
         self._writing |= dict(zip(tickets, asked, strict=True))
         completions = self.engine.finished(self._writing)

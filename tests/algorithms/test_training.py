@@ -80,7 +80,7 @@ def chat(
 
 def config(kind=ReinforceStableConfig, **given):
     start = {"iterations": 15, "problems_per_iteration": 4, "group_size": 16, "learning_rate": 5e-3, "eval_problems": 0}
-    return kind(**{**start, "save_every": 0, **given})
+    return kind(**{**start, "schedule": "constant", "save_every": 0, **given})
 
 
 def learn(settings, policy=None, env: Env | None = None, eval_env: Env | None = None, **extra) -> RLAlgorithm:
@@ -138,11 +138,12 @@ def test_lora_learns_while_the_base_weights_stay(model_folder, kl_place):
 
 @pytest.mark.parametrize("lora", [False, True])
 def test_a_refreshed_reference_is_the_policy_itself_and_another_is_left_behind(model_folder, lora):
-    settings = LoraSettings(rank=4, alpha=8) if lora else None
+    adapter = LoraSettings(rank=4, alpha=8) if lora else None
     distances = {}
     for every in (0, 1, 2):
-        policy = chat(LanguageModel.load(str(model_folder), dtype="float32", lora=settings))
-        algorithm = learn(config(iterations=4, update_reference_every=every, learning_rate=1e-2), policy)
+        policy = chat(LanguageModel.load(str(model_folder), dtype="float32", lora=adapter))
+        settings = config(iterations=4, update_reference_every=every, learning_rate=1e-2, kl_on_silent_groups=True)
+        algorithm = learn(settings, policy)
         distances[every] = [metrics["kl"] > 1e-6 for metrics in algorithm.run.history]
     assert distances == {0: [False, True, True, True], 1: [False] * 4, 2: [False, True, False, True]}
 
@@ -450,3 +451,22 @@ def test_episodes_on_disk_are_those_of_the_run(tmp_path):
     decoded = tiny_tokenizer().decode(list(episodes[0].tokens))
     assert decoded.startswith("<|start|>user\nQ")
     assert "<|start|>user\nmore<|stop|>" in decoded
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_groups_without_an_advantage_are_held_to_the_reference_only_when_asked(everywhere):
+    class OneProblemCounts(Vowel):
+        def respond(self, state: State, text: str, ended: bool) -> Response:
+            response = super().respond(state, text, ended)
+            return response if state.problem is TRAIN[0] else replace(response, reward=0.0)
+
+    asked = []
+
+    class Asking(ReinforceStable):
+        def loss(self, logprobs, batch):
+            asked.append(len(batch))
+            return super().loss(logprobs, batch)
+
+    settings = config(iterations=1, kl_on_silent_groups=everywhere)
+    Asking(chat(), OneProblemCounts(TRAIN[:4]), settings, None, Remembering()).train()
+    assert sum(asked) == (64 if everywhere else 16)
