@@ -127,7 +127,7 @@ def test_lora_learns_while_the_base_weights_stay(model_folder, kl_place):
     before = {name: weight.detach().clone() for name, weight in model.network.named_parameters()}
     settings = config(kl_place=kl_place, learning_rate=1e-2, iterations=20, update_reference_every=3)
     algorithm = learn(settings, chat(model))
-    assert rewards(algorithm)[0] < 0.3
+    assert rewards(algorithm)[0] < 0.5
     assert sum(rewards(algorithm)[-3:]) / 3 > 0.8
     after = dict(model.network.named_parameters())
     moved = {name for name, weight in before.items() if not torch.equal(weight, after[name])}
