@@ -54,22 +54,32 @@ def draw(report: dict[str, Any], path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise UserError("the picture needs matplotlib; install it with: pip install 'lmgym[plot]'.") from None
-    comparisons = report["comparisons"]
-    compared = [comparison for comparison in comparisons.values() if len(comparison["results"]) > 1]
-    bars = [(comparison, result) for comparison in compared for result in comparison["results"]]
-    figure = Figure(figsize=(9, 2.2 + 0.32 * len(bars) + 2.6), layout="constrained")
+    comparisons = report["comparisons"].values()
+    bars = [(each, result) for each in comparisons if len(each["results"]) > 1 for result in each["results"]]
+    grown = [comparison for comparison in comparisons if comparison["section"] == "growth"]
+    heights = [max(len(bars), 1), *([8] if grown else [])]
+    figure = Figure(figsize=(9, 1 + 0.35 * sum(heights)), layout="constrained")
     FigureCanvasAgg(figure)
-    top, bottom = figure.subplots(2, 1, height_ratios=[max(len(bars), 1), 8])
+    axes = figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
+    _draw_speeds(axes[0], bars)
+    if grown:
+        _draw_growth(axes[1], grown)
+    figure.savefig(path, dpi=130)
+
+
+def _draw_speeds(axes: Any, bars: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
     labels = [f"{_short(comparison['workload'])}   {result['name']}" for comparison, result in bars]
     colors = ["C0" if result["name"] == "lmgym" else "0.7" for _, result in bars]
     rates = [_rate(result) for _, result in bars]
-    top.barh(range(len(bars)), rates, color=colors)
+    axes.barh(range(len(bars)), rates, color=colors)
     for place, rate in enumerate(rates):
-        top.text(rate, place, f" {rate:.0f}", va="center", fontsize=8)
-    top.set_yticks(range(len(bars)), labels, fontsize=8)
-    top.invert_yaxis()
-    top.set_xlabel("tokens per second, all costs included")
-    grown = [comparison for comparison in comparisons.values() if comparison["section"] == "growth"]
+        axes.text(rate, place, f" {rate:.0f}", va="center", fontsize=8)
+    axes.set_yticks(range(len(bars)), labels, fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("tokens per second, all costs included")
+
+
+def _draw_growth(axes: Any, grown: list[dict[str, Any]]) -> None:
     for field, label in GROWTH.items():
         points = sorted(
             (comparison["workload"][field], statistics.median(comparison["results"][0]["seconds"]))
@@ -77,14 +87,12 @@ def draw(report: dict[str, Any], path: Path) -> None:
             if all(comparison["workload"][other] == STANDARD[other] for other in GROWTH if other != field)
         )
         if points:
-            bottom.plot(*zip(*points, strict=True), "o-", label=label)
-    bottom.set_xscale("log", base=2)
-    bottom.set_ylim(bottom=0)
-    bottom.set_ylabel("seconds per iteration")
-    bottom.set_xlabel("group size, shots, tokens per episode or turns, the others being 8, 0, 64 and 1")
-    if grown:
-        bottom.legend(fontsize=8)
-    figure.savefig(path, dpi=130)
+            axes.plot(*zip(*points, strict=True), "o-", label=label)
+    axes.set_xscale("log", base=2)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("seconds per iteration")
+    axes.set_xlabel("group size, shots, tokens per episode or turns, the others being 8, 0, 64 and 1")
+    axes.legend(fontsize=8)
 
 
 GROWTH = {"group_size": "group size", "shots": "shots", "new_tokens": "tokens per episode", "turns": "turns"}
