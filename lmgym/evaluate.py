@@ -92,8 +92,7 @@ def evaluate(
         steps = envs.step(actions)
         buffer.add(steps)
         states = envs.states
-    episodes = sorted(buffer.episodes, key=lambda episode: episode.steps[0].state.episode)
-    return summarise(episodes, samples, temperature, trained_on)
+    return summarise(buffer.of_iteration(0), samples, temperature, trained_on)
 
 
 def summarise(

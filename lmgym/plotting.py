@@ -11,14 +11,8 @@ from lmgym.errors import UserError
 
 def plot_learning_curve(run: Path) -> Path:
     """Draws accuracy with its intervals, and KL, entropy and length beneath, from the run's metrics.jsonl."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UserError("the learning curve needs matplotlib; install it with: pip install 'lmgym[plot]'.") from None
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    figure = Figure(figsize=(7, 7), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(7, 7)
     top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=[3, 1, 1])
     _draw(top, rows, "accuracy", "training episodes (sampled)", color="0.6", linewidth=1)
     for prefix, mark in (("eval/", "held-out"), ("contaminated_eval/", "CONTAMINATED")):
@@ -38,6 +32,18 @@ def plot_learning_curve(run: Path) -> Path:
     path = run / "learning_curve.png"
     figure.savefig(path, dpi=130)
     return path
+
+
+def new_figure(width: float, height: float) -> Any:
+    """An empty figure that needs no screen."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UserError("a picture needs matplotlib; install it with: pip install 'lmgym[plot]'.") from None
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def _draw(axes: Any, rows: list[dict[str, float]], name: str, label: str, **style: Any) -> None:

@@ -33,7 +33,7 @@ class RLConfig:
     micro_batch_tokens: int = 1024
     """Tokens per forward and backward pass: less needs less memory and gives the same gradient."""
     recompute_activations: bool = False
-    """Keep less of each pass and compute it again for the gradient: less memory still, and a third slower."""
+    """Keep less of each pass and compute it again for the gradient: still less memory, and slower."""
     gradient_accumulation_steps: int = 1
     """Cut each optimiser step into about this many passes, or more; the gradient stays the same."""
     buffer_capacity: int = 4096

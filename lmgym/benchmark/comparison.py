@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from lmgym.assets import model_folder
 from lmgym.benchmark.process import Contestant
 from lmgym.benchmark.workload import Workload
 
-THREADS = 2
+THREADS = os.cpu_count() or 1
 
 
 @dataclass(frozen=True)

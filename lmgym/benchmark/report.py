@@ -6,15 +6,16 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from lmgym.errors import UserError
+from lmgym.plotting import new_figure
 
 
 def table(report: dict[str, Any]) -> str:
     """All comparisons, then how the cost of an iteration grows."""
     machine = report["machine"]
-    speed = machine["matrix_products_per_second"]
+    speeds = [each["matrix_products_per_second"] / 1e9 for each in report["comparisons"].values()]
     lines = [
-        f"{machine['threads']} threads, {machine['dtype']}; matrix products run at up to {speed / 1e9:.0f} GFLOPS.",
+        f"{machine['threads']} threads, {machine['dtype']}; matrix products run at up to {min(speeds):.0f}–"
+        f"{max(speeds):.0f} GFLOPS, measured before each section.",
         "",
         "| workload | who | tokens/s | seconds per run | lmgym is faster by | peak memory | share of matrix products |",
         "|---|---|---|---|---|---|---|",
@@ -22,7 +23,7 @@ def table(report: dict[str, Any]) -> str:
     for name, comparison in report["comparisons"].items():
         if comparison["section"] == "growth":
             continue
-        ours = comparison["results"][0]
+        ours, speed = comparison["results"][0], comparison["matrix_products_per_second"]
         for result in comparison["results"]:
             faster = "" if result is ours else f"{_rate(ours) / _rate(result):.1f}×"
             cells = [name if result is ours else "", result["name"], f"{_rate(result):.0f}", _seconds(result), faster]
@@ -49,17 +50,11 @@ def share_of_products(result: dict[str, Any], speed: float) -> str:
 
 def draw(report: dict[str, Any], path: Path) -> None:
     """Tokens per second of all contestants, and seconds per iteration as its parts grow."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UserError("the picture needs matplotlib; install it with: pip install 'lmgym[plot]'.") from None
     comparisons = report["comparisons"].values()
     bars = [(each, result) for each in comparisons if len(each["results"]) > 1 for result in each["results"]]
     grown = [comparison for comparison in comparisons if comparison["section"] == "growth"]
     heights = [max(len(bars), 1), *([8] if grown else [])]
-    figure = Figure(figsize=(9, 1 + 0.35 * sum(heights)), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(9, 1 + 0.35 * sum(heights))
     axes = figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
     _draw_speeds(axes[0], bars)
     if grown:

@@ -19,11 +19,6 @@ class Workload:
     model: str = "smollm2-135m"
 
     @property
-    def episodes(self) -> int:
-        """How many sequences are written."""
-        return self.problems * self.group_size
-
-    @property
     def name(self) -> str:
         """The workload in words."""
         what = "iteration" if self.learns else "rollouts"

@@ -51,13 +51,15 @@ def bench(settings: BenchSettings) -> None:
     out.mkdir(parents=True, exist_ok=True)
     path = out / "speed.json"
     report: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"comparisons": {}}
-    report["machine"] = _machine(settings.dtype)
+    report["machine"] = {"threads": THREADS, "dtype": settings.dtype, "processor": platform.machine()}
     for section in settings.sections:
+        speed = _matrix_product_speed(settings.dtype)
         for work, rivals, repeats in SECTIONS[section](settings):
             messages.print(work.name, soft_wrap=True)
             found = compare(work, rivals, repeats, settings.dtype, cache_dir() / "benchmark")
             report["comparisons"][work.name] = {
                 "section": section,
+                "matrix_products_per_second": speed,
                 "workload": asdict(work),
                 "results": [asdict(result) for result in found],
             }
@@ -114,18 +116,13 @@ def _installed(peer: Peer) -> Callable[[], str]:
     return lambda: peer.python(cache_dir() / "peers")
 
 
-def _machine(dtype: str) -> dict[str, Any]:
+def _matrix_product_speed(dtype: str) -> float:
     import torch
 
     from lmgym.benchmark.machine import matrix_product_speed
 
     torch.set_num_threads(THREADS)
-    return {
-        "threads": THREADS,
-        "dtype": dtype,
-        "processor": platform.processor() or platform.machine(),
-        "matrix_products_per_second": matrix_product_speed(getattr(torch, dtype)),
-    }
+    return matrix_product_speed(getattr(torch, dtype))
 
 
 def _line(result: Result) -> str:

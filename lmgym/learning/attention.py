@@ -14,7 +14,7 @@ IMPLEMENTATION = "lmgym"
 CHUNK = 64
 """How many nodes of a tree look at the same keys together."""
 
-SHARING_MODEL_TYPES = {"llama", "mistral", "qwen2", "qwen3", "smollm3", "olmo2"}
+SHARING_MODEL_TYPES = {"gemma", "llama", "mistral", "qwen2", "qwen3", "smollm3", "olmo2"}
 """Architectures whose attention is plain causal softmax and goes through Transformers' attention interface."""
 
 

@@ -61,9 +61,16 @@ class LLMPolicy(Policy):
 
     def _written(self, states: Sequence[State], temperature: float | None) -> list[tuple[State, Action]]:
         """Asks for what is new, abandons what is no longer wanted, and waits until something is ready."""
+        distribution = self.distribution if temperature is None else replace(self.distribution, temperature=temperature)
         wanted = {id(state): state for state in states}
-        self._abandon([ticket for ticket, (state, _) in self._writing.items() if wanted.pop(id(state), None) is None])
-        asked = [(state, self._request(state, temperature)) for state in wanted.values()]
+        self._abandon(
+            [
+                ticket
+                for ticket, (state, request) in self._writing.items()
+                if request.distribution != distribution or wanted.pop(id(state), None) is None
+            ]
+        )
+        asked = [(state, self._request(state, distribution)) for state in wanted.values()]
         full = [(state, request) for state, request in asked if request.max_tokens <= 0]
         if full:  # the context is used up: there is nothing to wait for
             return [
@@ -134,12 +141,9 @@ class LLMPolicy(Policy):
         result = calculate(expression) if expression is not None else None
         return GO_ON if result is None else Verdict(force=self.encode(f"{result}>>"))
 
-    def _request(self, state: State, temperature: float | None) -> Request:
+    def _request(self, state: State, distribution: Distribution) -> Request:
         prompt = self.prompt_ids(state)
         budget = min(self.max_tokens, self.model.context_length - len(prompt))
-        distribution = self.distribution
-        if temperature is not None:
-            distribution = replace(distribution, temperature=temperature)
         # Each turn of an episode draws from its own stream, so that a turn can be repeated alone.
         return Request(prompt, budget, distribution, seed=state.seed * 1_000_003 + state.turn, watch=self.watch)
 

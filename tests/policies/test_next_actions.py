@@ -141,3 +141,15 @@ def test_episodes_are_the_same_whether_all_are_waited_for_or_not():
     assert played[0][0] < played[1][0], "some did not wait"
     assert len(played[0][1]) == 6
     assert played[0][1] == played[1][1]
+
+
+def test_another_temperature_is_another_request():
+    policy, states = dictated("a\n", "a longer line\n")
+    assert len(policy.next_actions(states)) == 1
+    ((ticket, (state, request)),) = policy._writing.items()
+    assert request.distribution.temperature == 1.0
+    policy.engine.finished = lambda tickets: {}  # type: ignore[method-assign]
+    policy.next_actions([state], 0.0)
+    ((other, (_, request)),) = policy._writing.items()
+    assert other != ticket
+    assert request.distribution.temperature == 0.0
