@@ -13,6 +13,9 @@ class Dictated(LocalEngine):
         super().__init__(policy.model)
         self.texts = [policy.encode(text) for text in texts]
 
+    def rest(self) -> None:
+        """Words that are known beforehand need no memory."""
+
     def _advance(self) -> None:
         for row in self._waiting:
             text = self.texts[row.ticket % len(self.texts)]

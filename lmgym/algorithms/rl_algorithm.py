@@ -97,6 +97,7 @@ class RLAlgorithm(ABC):
 
     def update_policy(self) -> dict[str, float]:
         """Learns from the iteration's episodes, and from older ones where replay is on."""
+        self.policy.engine.rest()
         fresh = self.buffer.of_iteration(self.iteration)
         self.trained_on.update(normalise(episode.problem.prompt) for episode in fresh)
         batch = self.prepare(Batch.from_episodes([*fresh, *self._replayed()]))

@@ -70,6 +70,10 @@ class Engine(Protocol):
         """Forgets requests that nobody waits for any more."""
         ...
 
+    def rest(self) -> None:
+        """Gives back its memory, because the weights are about to change; what is in flight will begin again."""
+        ...
+
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Continues every request to its end."""
         ...

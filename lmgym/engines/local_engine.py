@@ -57,5 +57,9 @@ class LocalEngine(ABC):
         return [completions[ticket] for ticket in tickets]
 
     @abstractmethod
+    def rest(self) -> None:
+        """Gives back its memory, because the weights are about to change; what is in flight will begin again."""
+
+    @abstractmethod
     def _advance(self) -> None:
         """One pass: every row that is in gets its next token."""

@@ -17,6 +17,9 @@ class PlainEngine(LocalEngine):
         super().__init__(model)
         self.max_rows = max_rows
 
+    def rest(self) -> None:
+        """There is nothing to give back: every pass reads everything again."""
+
     def _advance(self) -> None:
         active = self._waiting[: self.max_rows]
         choose(active, self._next_logits(active), self.model)

@@ -50,6 +50,11 @@ class TorchEngine(LocalEngine):
         self._worker = model
         self._version = -1
 
+    def rest(self) -> None:
+        """Gives back the keys and values, which other weights make worthless anyway."""
+        self._set_trunk([])
+        self._store.shrink(0, 0)
+
     def _advance(self) -> None:
         """Lets rows in, feeds every seat its next token, and lets those that have read everything choose one."""
         self._follow_policy()

@@ -59,6 +59,17 @@ class Learner:
             weight_decay=settings.weight_decay,
             fused=True,
         )
+        self._lay_down()
+
+    def _lay_down(self) -> None:
+        """Gives gradients and moments their memory before any pass does, so that passes leave no holes between them."""
+        for weight in self.model.trainable().values():
+            weight.grad = torch.zeros_like(weight)
+            self.optimizer.state[weight] = {
+                "step": torch.zeros((), device=weight.device),
+                "exp_avg": torch.zeros_like(weight),
+                "exp_avg_sq": torch.zeros_like(weight),
+            }
 
     def step(self, batch: Batch, loss: Loss) -> Update | None:
         """Accumulates the gradient of `loss` over micro-batches and moves the weights once; no episodes, no move."""
@@ -71,7 +82,7 @@ class Learner:
         )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=False)
         scorer = self._scorer(self.model, batch)
         logprobs, entropies, total_loss = [], [], 0.0
         for part in self._parts(batch, scorer):
@@ -85,7 +96,6 @@ class Learner:
         norm = torch.nn.utils.clip_grad_norm_(self.model.trainable().values(), settings.max_gradient_norm)
         if norm.isfinite():
             self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
         self.steps_done += 1
         self.model.version += 1
         return Update(torch.cat(logprobs), torch.cat(entropies), total_loss, float(norm), rate)

@@ -18,7 +18,11 @@ LOWEST = -1e30
 
 
 class VocabularyHead(torch.autograd.Function):
-    """Log-probabilities and entropies of target tokens from hidden states; logits are made again for the gradient."""
+    """Log-probabilities and entropies of target tokens from hidden states.
+
+    The probabilities of the last chunk stay for the gradient, those of earlier ones are computed again, so that a
+    micro-batch of one chunk computes nothing twice and a longer one needs no more memory.
+    """
 
     @staticmethod
     def forward(
@@ -38,6 +42,7 @@ class VocabularyHead(torch.autograd.Function):
             logprobs.append(chosen - top[:, 0] - total.log())
             # Entropy: log Z − E[logit]; the product reuses the logits' own memory.
             entropies.append(total.log() - shifted.mul_(weights).sum(dim=1) / total)
+        ctx.last_probabilities = weights.div_(total[:, None]) if any(ctx.needs_input_grad) else None
         return torch.cat(logprobs), torch.cat(entropies)
 
     @staticmethod
@@ -49,9 +54,12 @@ class VocabularyHead(torch.autograd.Function):
         states_gradient = torch.empty_like(states)
         weight_gradient = torch.zeros_like(weight, dtype=torch.float32) if learns_weight else None
         bias_gradient = torch.zeros_like(bias, dtype=torch.float32) if learns_bias else None
-        for rows in _chunks(len(targets)):
-            logits = _logits(states[rows], weight, bias, targets[rows], ctx.distribution)
-            by_logits = logits.sub_(logits.logsumexp(dim=1, keepdim=True)).exp_().neg_()
+        for rows in reversed(_chunks(len(targets))):
+            probabilities, ctx.last_probabilities = ctx.last_probabilities, None
+            if probabilities is None:
+                logits = _logits(states[rows], weight, bias, targets[rows], ctx.distribution)
+                probabilities = logits.sub_(logits.logsumexp(dim=1, keepdim=True)).exp_()
+            by_logits = probabilities.neg_()
             by_logits.scatter_add_(1, targets[rows, None], torch.ones_like(by_logits[:, :1]))
             by_logits.mul_(by_logprob[rows, None].float() / ctx.distribution.temperature)
             compact = by_logits.to(states.dtype)

@@ -233,9 +233,11 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another():
 
 
 def test_the_size_of_a_micro_batch_does_not_change_what_is_learnt():
-    runs = [learn(config(iterations=2, micro_batch_tokens=size)) for size in (4096, 16)]
-    whole, cut = ([metrics["gradient_norm"] for metrics in algorithm.run.history] for algorithm in runs)
-    assert whole == pytest.approx(cut, rel=1e-4)
+    # One step only: Adam makes a whole step of a gradient that is mere rounding, and other episodes follow from it.
+    runs = [learn(config(iterations=1, micro_batch_tokens=size)) for size in (4096, 16)]
+    whole, cut = (algorithm.run.history[0] for algorithm in runs)
+    for metric in ("gradient_norm", "loss", "entropy", "reward"):
+        assert whole[metric] == pytest.approx(cut[metric], rel=1e-4, abs=1e-6)
 
 
 def test_old_episodes_do_not_count_in_the_gap_between_sampler_and_learner():

@@ -42,6 +42,20 @@ def growing_requests() -> list[Request]:
     return [Request(ids(length, seed), 5 + 4 * seed, seed=seed) for seed, length in enumerate(lengths)]
 
 
+@pytest.mark.parametrize("done_before", [0, 1, 3])
+def test_an_engine_that_rests_holds_nothing_and_changes_no_word(done_before):
+    model, requests = tiny_model(), ragged_requests(10)
+    engine = TorchEngine(model)
+    tickets, completions = engine.submit(requests), {}
+    while len(completions) < done_before:
+        completions |= engine.finished([ticket for ticket in tickets if ticket not in completions])
+    engine.rest()
+    assert all(not tensor.numel() for tensor in (*engine._store.keys, *engine._store.values))
+    while len(completions) < len(tickets):
+        completions |= engine.finished([ticket for ticket in tickets if ticket not in completions])
+    check_exact(model, requests, [completions[ticket] for ticket in tickets])
+
+
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 16])
 def test_little_memory_changes_no_word(rows):
     model = tiny_model()

@@ -229,7 +229,7 @@ def test_no_episodes_no_move():
     assert learner.step(batch.select(torch.zeros(len(batch), dtype=torch.bool)), reinforce) is None
     assert distance(before, weights(model)) == 0
     assert model.version == 0
-    assert not learner.optimizer.state
+    assert all(not kept.any() for state in learner.optimizer.state.values() for kept in state.values())
 
 
 def test_a_gradient_that_is_not_finite_leaves_the_weights_and_the_optimiser_alone():
@@ -239,7 +239,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_and_the_optimiser_alon
     update = learner.step(batch.with_(advantages=batch.advantages * float("inf")), reinforce)
     assert not math.isfinite(update.gradient_norm)
     assert distance(before, weights(model)) == 0
-    assert not learner.optimizer.state
+    assert all(not kept.any() for state in learner.optimizer.state.values() for kept in state.values())
     assert math.isfinite(learner.step(batch, reinforce).gradient_norm), "and the next step is not poisoned"
     assert 0 < distance(before, weights(model)) < float("inf")
 
