@@ -62,7 +62,7 @@ def main(arguments: Arguments) -> list[float]:
         # Learn: make the tokens of better episodes likelier.
         scorer = TokenScorer(model, common_trunk(batch.tokens, batch.mask, batch.lengths), policy.distribution)
         for part in batch.with_(advantages=advantages).to(model.device).micro_batches(4096, shared=scorer.trunk_length):
-            logprobs, _ = scorer.score(part.tokens, part.mask, part.lengths)
+            logprobs = scorer.score(part.tokens, part.mask, part.lengths).logprobs
             loss = -(part.advantages * logprobs).sum() / part.total_tokens
             loss.backward()
         scorer.backward_trunk()

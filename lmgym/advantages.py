@@ -1,4 +1,4 @@
-"""Credit: pure functions from rewards [episodes, steps] to how much each step was better than expected."""
+"""Credit: pure functions from rewards to how much better than expected an episode, a step or a token was."""
 
 from __future__ import annotations
 
@@ -48,3 +48,101 @@ def token_returns(values: Tensor, step_index: Tensor, discount: float) -> Tensor
         enters_step = (before >= 0) & (step > before)
         following = (values[:, token] + following) * torch.where(enters_step, discount, 1.0)
     return later
+
+
+def group_mean(returns: Tensor, group: Tensor) -> Tensor:
+    """For each episode the mean return [episodes] of its group."""
+    sums, sizes = _group_sums(returns, group)
+    return (sums / sizes)[group]
+
+
+def over_group(returns: Tensor, group: Tensor) -> Tensor:
+    """Returns over their group's mean: GRPO before its division (Shao et al., 2024, https://arxiv.org/abs/2402.03300)."""
+    return returns - group_mean(returns, group)
+
+
+def leave_one_out(returns: Tensor, group: Tensor) -> Tensor:
+    """Returns over the mean of the *others* of the group: unbiased (Kool et al., 2019; Ahmadian et al., 2024)."""
+    sums, sizes = _group_sums(returns, group)
+    others = (sums[group] - returns) / (sizes[group] - 1).clamp(min=1)
+    return torch.where(sizes[group] > 1, returns - others, 0.0)
+
+
+def over_success_rate(returns: Tensor, group: Tensor) -> Tensor:
+    """(r − r̄) / r̄, and 0 where nobody succeeded: harder problems weigh more.
+
+    For rewards of 0 or 1 the expected update of a group of N is that of Σ pass@k / k for k < N, the beginning of the
+    series of log p (MaxRL; Tajwar et al., 2026, https://arxiv.org/abs/2602.02710).
+    """
+    mean = group_mean(returns, group)
+    return torch.where(mean > 0, (returns - mean) / mean.clamp(min=1e-6), 0.0)
+
+
+def best_of_group(returns: Tensor, group: Tensor, keep: int) -> Tensor:
+    """1 for the `keep` best episodes of each group that earned anything, 0 for the others; ties go to the first."""
+    ahead = (group[:, None] == group) & (returns > returns[:, None])
+    tied_before = (group[:, None] == group) & (returns == returns[:, None])
+    rank = ahead.sum(dim=1) + tied_before.tril(diagonal=-1).sum(dim=1)
+    return ((rank < keep) & (returns > 0)).to(returns.dtype)
+
+
+def best_against_worst(returns: Tensor, group: Tensor) -> Tensor:
+    """+1 for the best and −1 for the worst episode of each group whose returns differ, 0 for all others."""
+    signs = torch.zeros_like(returns)
+    for number in group.unique().tolist():
+        members = torch.nonzero(group == number)[:, 0]
+        earned = returns[members]
+        if earned.max() > earned.min():
+            signs[members[earned.argmax()]] = 1
+            signs[members[earned.argmin()]] = -1
+    return signs
+
+
+def scale_by_group(advantages: Tensor, returns: Tensor, group: Tensor, mask: Tensor) -> Tensor:
+    """Divides by the standard deviation of the group's returns, so that every problem weighs alike (GRPO)."""
+    sums, sizes = _group_sums((returns - group_mean(returns, group)).square(), group)
+    deviation = (sums / (sizes - 1).clamp(min=1)).sqrt()[group]
+    return advantages / (deviation[:, None] + 1e-4) * mask
+
+
+def scale_by_batch(advantages: Tensor, returns: Tensor, group: Tensor, mask: Tensor) -> Tensor:
+    """Mean 0 and deviation 1 over all chosen tokens of the batch (REINFORCE++; Hu, 2025, https://arxiv.org/abs/2501.03262)."""
+    chosen = advantages[mask]
+    deviation = chosen.std() if len(chosen) > 1 else chosen.new_zeros(())
+    return (advantages - chosen.mean()) / (deviation + 1e-4) * mask if len(chosen) else advantages
+
+
+def unscaled(advantages: Tensor, returns: Tensor, group: Tensor, mask: Tensor) -> Tensor:
+    """Leaves advantages as they are."""
+    return advantages
+
+
+def generalised_advantages(rewards: Tensor, values: Tensor, real: Tensor, discount: float, trace: float) -> Tensor:
+    """GAE [episodes, places] over those places that are `real` (Schulman et al., 2016, https://arxiv.org/abs/1506.02438).
+
+    A place is a token or a step; the value of what follows the last real one is 0.
+    """
+    advantages = torch.zeros_like(values)
+    following_value = torch.zeros_like(values[:, 0])
+    following = torch.zeros_like(values[:, 0])
+    for place in reversed(range(values.shape[1])):
+        surprise = rewards[:, place] + discount * following_value - values[:, place]
+        credit = surprise + discount * trace * following
+        here = real[:, place]
+        advantages[:, place] = torch.where(here, credit, 0.0)
+        following = torch.where(here, credit, following)
+        following_value = torch.where(here, values[:, place], following_value)
+    return advantages
+
+
+def overlong_penalty(lengths: Tensor, soft: int, hard: int) -> Tensor:
+    """0 up to `soft` tokens, −1 from `hard` on, and a straight line in between (DAPO, https://arxiv.org/abs/2503.14476)."""
+    return -((lengths - soft) / max(hard - soft, 1)).clamp(0, 1)
+
+
+def _group_sums(values: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
+    """The sum of `values` and the number of episodes of each group."""
+    groups = int(group.max()) + 1
+    sums = values.new_zeros(groups).index_add_(0, group, values)
+    sizes = values.new_zeros(groups).index_add_(0, group, torch.ones_like(values))
+    return sums, sizes

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from lmgym.errors import UserError
-from lmgym.learning.learner import Learner
 from lmgym.storage import whole_folder
 
 if TYPE_CHECKING:
@@ -21,21 +19,21 @@ STATE = "state.json"
 
 
 def save_checkpoint(folder: Path, algorithm: RLAlgorithm) -> Path:
-    """Writes weights, optimiser, reference and counters into `folder`/<iteration>; older ones go once it is whole.
+    """Writes weights, optimiser, companions and counters into `folder`/<iteration>; older ones go once it is whole.
 
     Random state needs no saving: every draw is a function of the run's seed and the iteration.
     """
     target = folder / f"{algorithm.iteration:06d}"
     with whole_folder(target) as staging:
         algorithm.policy.model.save(staging / "model")
-        save_file(optimizer_tensors(algorithm.learner), staging / "optimizer.safetensors")
-        reference = getattr(algorithm, "reference", None)
-        if reference is not None:
-            reference.save(staging / "reference.safetensors")
+        save_file(algorithm.learner.optimizer_tensors(), staging / "optimizer.safetensors")
+        for name, companion in algorithm.companions().items():
+            companion.save(staging / f"{name}.safetensors")
         state = {
             "iteration": algorithm.iteration,
             "optimizer_steps": algorithm.learner.steps_done,
             "policy_version": algorithm.policy.model.version,
+            "memory": algorithm.memory,
         }
         (staging / STATE).write_text(json.dumps(state, indent=2))
     for other in folder.iterdir():
@@ -50,10 +48,10 @@ def load_checkpoint(folder: Path, algorithm: RLAlgorithm) -> None:
     algorithm.iteration = state["iteration"]
     algorithm.learner.steps_done = state["optimizer_steps"]
     algorithm.policy.model.version = state["policy_version"]
-    restore_optimizer(algorithm.learner, load_file(folder / "optimizer.safetensors"))
-    reference = getattr(algorithm, "reference", None)
-    if reference is not None:
-        reference.load(folder / "reference.safetensors")
+    algorithm.learner.restore_optimizer(load_file(folder / "optimizer.safetensors"))
+    algorithm.memory = state.get("memory", {})
+    for name, companion in algorithm.companions().items():
+        companion.load(folder / f"{name}.safetensors")
 
 
 def newest_checkpoint(run: Path) -> Path:
@@ -62,23 +60,3 @@ def newest_checkpoint(run: Path) -> Path:
     if not complete:
         raise UserError(f"{run} has no checkpoint to resume from; give the folder of a run that saved one.")
     return complete[-1]
-
-
-def optimizer_tensors(learner: Learner) -> dict[str, Tensor]:
-    """The optimiser's moments under the names of their parameters."""
-    tensors = {}
-    for name, parameter in learner.model.trainable().items():
-        for part, value in learner.optimizer.state.get(parameter, {}).items():
-            tensors[f"{part}:{name}"] = value.contiguous()
-    return tensors
-
-
-def restore_optimizer(learner: Learner, tensors: dict[str, Tensor]) -> None:
-    """Puts the moments back beside their parameters."""
-    parameters = learner.model.trainable()
-    for key, value in tensors.items():
-        part, _, name = key.partition(":")
-        if name not in parameters:
-            raise UserError(f"the checkpoint has an optimiser state for {name}, which this model does not train.")
-        parameter = parameters[name]
-        learner.optimizer.state[parameter][part] = value.to(parameter.device)  # fused AdamW keeps `step` there too

@@ -85,6 +85,13 @@ def evaluate(
     """Plays every problem `samples` times, greedily unless told, and grades; `trained_on` holds problem prompts."""
     if not indices or samples < 1:
         raise UserError(f"nothing to evaluate: {len(indices)} problems and {samples} samples were asked for.")
+    return summarise(play(policy, env, indices, samples, temperature, seed), samples, temperature, trained_on)
+
+
+def play(
+    policy: Policy, env: Env, indices: Sequence[int], samples: int = 1, temperature: float | None = None, seed: int = 0
+) -> list[Episode]:
+    """Plays every problem `samples` times; the episodes stand in the order of the problems."""
     envs, buffer = VectorEnv(env), Buffer()
     states = envs.reset(indices, samples, seed)
     while states:
@@ -92,7 +99,7 @@ def evaluate(
         steps = envs.step(actions)
         buffer.add(steps)
         states = envs.states
-    return summarise(buffer.of_iteration(0), samples, temperature, trained_on)
+    return buffer.of_iteration(0)
 
 
 def summarise(

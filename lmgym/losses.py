@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from lmgym.learning.batch import Batch
@@ -17,11 +19,52 @@ def policy_gradient(logprobs: Tensor, advantages: Tensor) -> Tensor:
 
 
 def importance_weights(logprobs: Tensor, behaviour: Tensor, largest: float) -> Tensor:
-    """How much likelier a token is now than when it was sampled, truncated, and constant for the gradient.
+    """How much likelier a token is now than when it was sampled, truncated, and constant for the gradient; 0 is never.
 
     Truncated importance sampling (Ionides, 2008): bounded variance for a small bias towards the sampler.
     """
+    if not largest:
+        return torch.ones_like(logprobs)
     return (logprobs.detach() - behaviour).exp().clamp(max=largest)
+
+
+def token_ratios(logprobs: Tensor, behaviour: Tensor) -> Tensor:
+    """How much likelier each token is now than when it was sampled, with its gradient."""
+    return (logprobs - behaviour).exp()
+
+
+def sequence_ratios(logprobs: Tensor, behaviour: Tensor, mask: Tensor) -> Tensor:
+    """The geometric mean of an episode's token ratios, on each of its tokens (GSPO, https://arxiv.org/abs/2507.18071)."""
+    change = ((logprobs - behaviour) * mask).sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+    return change.exp().expand_as(logprobs)
+
+
+def clipped(ratios: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
+    """PPO: nothing more is gained where the ratio has left 1 − low … 1 + high in the advantage's direction.
+
+    Schulman et al., 2017, https://arxiv.org/abs/1707.06347; a larger `high` is DAPO's clip-higher.
+    """
+    return -torch.minimum(ratios * advantages, ratios.clamp(1 - low, 1 + high) * advantages)
+
+
+def soft_gated(ratios: Tensor, advantages: Tensor, rising: float, falling: float) -> Tensor:
+    """SAPO: a sigmoid instead of a clip, whose slope is 1 on policy and fades on both sides.
+
+    `rising` is its sharpness for good tokens and `falling` for bad ones (https://arxiv.org/abs/2511.20347).
+    """
+    sharpness = torch.where(advantages > 0, rising, falling)
+    return -(sharpness * (ratios - 1)).sigmoid() * 4 / sharpness * advantages
+
+
+def preference(margins: Tensor, strength: float) -> Tensor:
+    """DPO: −log σ(strength · margin) of each pair (Rafailov et al., 2023, https://arxiv.org/abs/2305.18290)."""
+    return -torch.nn.functional.logsigmoid(strength * margins)
+
+
+def clipped_value_error(values: Tensor, old: Tensor, targets: Tensor, clip: float) -> Tensor:
+    """Half the squared error of a value, which gains nothing by moving further than `clip` from what it was."""
+    near = old + (values - old).clamp(-clip, clip) if clip else values
+    return torch.maximum((values - targets).square(), (near - targets).square()) / 2
 
 
 def kl_estimate(logprobs: Tensor, reference: Tensor, estimator: KLEstimator) -> Tensor:
@@ -45,6 +88,12 @@ def kl_penalty(logprobs: Tensor, reference: Tensor, estimator: KLEstimator) -> T
     return value + (score - score.detach())
 
 
+def adapted_coefficient(coefficient: float, measured: float, target: float) -> float:
+    """A coefficient that follows the measured KL, by 10 % at most (Ziegler et al., 2019, arXiv:1909.08593)."""
+    error = min(max(measured / target - 1, -1.0), 1.0)
+    return coefficient * (1 + 0.1 * error)
+
+
 def per_token(values: Tensor, batch: Batch) -> Tensor:
     """The mean over all chosen tokens of the optimiser step: long episodes weigh more."""
     return (values * batch.mask).sum() / batch.total_tokens
@@ -54,6 +103,26 @@ def per_episode(values: Tensor, batch: Batch) -> Tensor:
     """The mean over episodes of each one's token mean: every episode weighs the same."""
     counts = batch.mask.sum(dim=1).clamp(min=1)
     return ((values * batch.mask).sum(dim=1) / counts).sum() / batch.total_episodes
+
+
+def per_constant(values: Tensor, batch: Batch) -> Tensor:
+    """The sum over tokens by a length that never changes: unbiased, and no length is favoured (Dr. GRPO).
+
+    Liu et al., 2025, https://arxiv.org/abs/2503.20783.
+    """
+    return (values * batch.mask).sum() / (batch.total_episodes * CONSTANT_LENGTH)
+
+
+CONSTANT_LENGTH = 64
+"""What `per_constant` takes an episode to be long; it only scales the gradient."""
+
+Averaging = Literal["token", "episode", "constant"]
+
+AVERAGES: dict[Averaging, Callable[[Tensor, Batch], Tensor]] = {
+    "token": per_token,
+    "episode": per_episode,
+    "constant": per_constant,
+}
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> float:

@@ -7,6 +7,9 @@ from typing import Any, Literal, TypedDict, TypeVar
 
 T = TypeVar("T")
 
+NOBODY = -1
+"""The policy version of what the learning policy did not sample."""
+
 FinishReason = Literal["stop", "length"]
 
 END_OF_TURN = "<|end|>"

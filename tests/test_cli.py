@@ -273,7 +273,7 @@ def test_help_shows_every_command_and_every_flag_with_its_line(run):
     assert "--kl_coeff" in text
     assert "How strongly the policy is held to the reference" in text
     assert "--group_size" in text
-    assert "--kl_coeff" not in run("train", "reinforce", "--help").out
+    assert "--kl_coeff" not in run("train", "sft", "--help").out
     assert "--sample_temperature" in run("eval", "--help").out
 
 

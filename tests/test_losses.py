@@ -19,6 +19,7 @@ from lmgym.losses import (
     kl_penalty,
     masked_max,
     masked_mean,
+    per_constant,
     per_episode,
     per_token,
     policy_gradient,
@@ -31,6 +32,7 @@ PREFIXES = {
 }
 ROWS = torch.tensor([[PREFIXES[tuple(sequence[:t].tolist())] for t in range(LENGTH)] for sequence in SEQUENCES])
 ESTIMATORS = ("k1", "k2", "k3")
+CRITICS = ("entropies", "values", "old_values", "value_targets")
 
 
 def table(seed: int) -> Tensor:
@@ -144,6 +146,7 @@ def all_sequences(step_index: list[int], rewards: Tensor) -> Batch:
         policy_version=torch.zeros(len(SEQUENCES), dtype=torch.long),
         advantages=torch.zeros(mask.shape, dtype=torch.float64),
         reference_logprobs=spread(REFERENCE),
+        **{name: torch.zeros(mask.shape, dtype=torch.float64) for name in CRITICS},
         total_tokens=int(mask.sum()),
         total_episodes=len(SEQUENCES),
     )
@@ -154,6 +157,7 @@ def stable(**settings_given) -> ReinforceStable:
     algorithm = object.__new__(ReinforceStable)
     algorithm.config = ReinforceStableConfig(baseline="none", kl_coeff=0.3, **settings_given)
     algorithm.reference = object()
+    algorithm.memory = {}
     return algorithm
 
 
@@ -250,13 +254,14 @@ def test_any_cut_into_micro_batches_adds_up_to_the_same_average(case):
         policy_version=torch.zeros(rows, dtype=torch.long),
         advantages=torch.zeros(rows, width),
         reference_logprobs=torch.zeros(rows, width),
+        **{name: torch.zeros(rows, width) for name in CRITICS},
         total_tokens=max(int(mask.sum()), 1),
         total_episodes=rows,
     )
     cuts = [torch.tensor([row for row in range(rows) if owner[row] == part]) for part in set(owner)]
     for parts in ([whole.select(cut) for cut in cuts], list(whole.micro_batches(2 * width, about=2))):
         assert sum(len(part) for part in parts) == rows
-        for average in (per_token, per_episode):
+        for average in (per_token, per_episode, per_constant):
             added = sum(average(part.logprobs, part) for part in parts)
             assert torch.allclose(added, average(values, whole))
     chosen = [values[row][mask[row]] for row in range(rows)]

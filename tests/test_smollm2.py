@@ -40,7 +40,7 @@ def test_sampler_and_learner_agree_on_real_episodes_with_the_calculator(policy, 
     scorer = TokenScorer(policy.model, common_trunk(batch.tokens, batch.mask, batch.lengths), policy.distribution)
     assert scorer.trunk_length > 200, "the few-shot part is shared"
     with torch.no_grad():
-        logprobs, _ = scorer.score(batch.tokens, batch.mask, batch.lengths)
+        logprobs = scorer.score(batch.tokens, batch.mask, batch.lengths).logprobs
     assert (logprobs - batch.logprobs)[batch.mask].abs().max() < 1e-4
 
 

@@ -14,6 +14,8 @@ class RLConfig:
 
     iterations: int = 7
     """How often to collect episodes and learn from them."""
+    token_budget: int = 0
+    """Stop earlier once so many tokens have been generated; 0 is no limit."""
     problems_per_iteration: int = 16
     """Problems per iteration."""
     group_size: int = 8
@@ -38,6 +40,8 @@ class RLConfig:
     """Cut each optimiser step into about this many passes, or more; the gradient stays the same."""
     buffer_capacity: int = 4096
     """Episodes kept in memory; all of them stay on disk."""
+    curriculum: bool = False
+    """Prefer problems that were solved 20 to 80 % of the time when they last came."""
     replay_episodes: int = 0
     """Older episodes from the buffer to learn from again in each iteration."""
     balanced_replay: bool = False

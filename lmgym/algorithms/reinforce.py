@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -10,22 +11,23 @@ from torch import Tensor
 
 from lmgym.advantages import batch_baseline, discounted_returns, group_baseline
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.rl_algorithm import RLAlgorithm
+from lmgym.algorithms.policy_gradient import PolicyGradient, PolicyGradientConfig
 from lmgym.errors import UserError
+from lmgym.evaluate import play
 from lmgym.learning.batch import Batch
-from lmgym.losses import per_token, policy_gradient
+
+RUNNING_DECAY = 0.9
+"""How much of the running baseline an iteration keeps."""
 
 
 @dataclass
-class ReinforceConfig(RLConfig):
+class ReinforceConfig(PolicyGradientConfig):
     """REINFORCE: every token carries the discounted return of its own step, less a baseline."""
-
-    corrects_old_episodes: ClassVar[bool] = False
 
     discount: float = 1.0
     """How much a reward one step later is worth."""
-    baseline: Literal["group", "batch", "none"] = "group"
-    """What a return is compared with: its group's mean, the batch's mean, or nothing."""
+    baseline: Literal["group", "batch", "running", "greedy", "none"] = "group"
+    """What a return is compared with: the mean of its group, of the batch, of earlier batches, a greedy episode."""
 
     def check(self) -> None:
         """Also refuses what would teach nothing, or the wrong thing, in silence."""
@@ -36,34 +38,44 @@ class ReinforceConfig(RLConfig):
                 "an episode that is alone in its group has no advantage over it: use --baseline batch with "
                 "--group_size 1 or --balanced_replay."
             )
-        if not self.corrects_old_episodes and (self.replay_episodes or self.updates_per_iteration > 1):
-            raise UserError(
-                "reinforce has no importance ratio, so it can learn only once from fresh episodes: use "
-                "reinforce-stable for --replay_episodes or --updates_per_iteration."
-            )
+        if self.baseline == "greedy" and self.replay_episodes:
+            raise UserError("replayed episodes have no greedy one beside them: use --baseline group.")
         if self.discount > 1:
             raise UserError(f"--discount is {self.discount}: it must be from 0 to 1.")
 
 
-class Reinforce(RLAlgorithm):
-    """The plain policy gradient: no reference, no ratio."""
+class Reinforce(PolicyGradient):
+    """The plain policy gradient."""
 
     Config: ClassVar[type[RLConfig]] = ReinforceConfig
     config: ReinforceConfig
+    greedy_returns: Tensor
+    """[problems] what a greedy episode of each problem earned in this iteration."""
 
-    def advantages(self, batch: Batch) -> Tensor:
+    def credit(self, batch: Batch) -> Tensor:
         """Each step's return over the baseline, on each of its tokens."""
         returns = discounted_returns(batch.rewards, self.config.discount)
-        if self.config.baseline == "group":
-            returns = returns - group_baseline(returns, batch.step_count, batch.group)
-        elif self.config.baseline == "batch":
-            returns = returns - batch_baseline(returns, batch.step_count)
-        return batch.at_tokens(returns)
+        return batch.at_tokens(returns - BASELINES[self.config.baseline](self, returns, batch))
 
-    def loss(self, logprobs: Tensor, batch: Batch) -> Tensor:
-        """The mean over tokens of −advantage · log-probability."""
-        return per_token(policy_gradient(logprobs, batch.advantages), batch)
+    def update_policy(self) -> dict[str, float]:
+        """Plays greedily first where that is the baseline, and remembers the mean return."""
+        if self.config.baseline == "greedy":
+            greedy = play(self.policy, self.envs.env, self.next_problems(), temperature=0.0, seed=self.next_seed())
+            self.spend(sum(episode.length for episode in greedy))
+            rewards = [torch.tensor(episode.rewards) for episode in greedy]
+            padded = torch.nn.utils.rnn.pad_sequence(rewards, batch_first=True)
+            self.greedy_returns = discounted_returns(padded, self.config.discount)[:, 0]
+        metrics = super().update_policy()
+        past = self.memory.get("mean_reward", metrics["reward"])
+        self.memory["mean_reward"] = RUNNING_DECAY * past + (1 - RUNNING_DECAY) * metrics["reward"]
+        return metrics
 
-    def rows_to_learn(self, batch: Batch) -> Tensor:
-        """Episodes without any advantage add nothing to this loss, so they are not computed."""
-        return torch.nonzero(batch.advantages.abs().sum(dim=1))[:, 0]
+
+BASELINES: dict[str, Callable[[Reinforce, Tensor, Batch], Tensor | float]] = {
+    "none": lambda algorithm, returns, batch: 0.0,
+    "group": lambda algorithm, returns, batch: group_baseline(returns, batch.step_count, batch.group),
+    "batch": lambda algorithm, returns, batch: batch_baseline(returns, batch.step_count),
+    "running": lambda algorithm, returns, batch: algorithm.memory.get("mean_reward", 0.0),
+    "greedy": lambda algorithm, returns, batch: algorithm.greedy_returns[batch.group][:, None],
+}
+"""Each but the batch's and the group's is independent of the episode it is compared with, so it adds no bias."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from pathlib import Path
+from typing import ClassVar, Protocol
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from lmgym.algorithms.config import RLConfig
 from lmgym.buffer import Buffer
+from lmgym.curriculum import POOL, choose_problems, success_rates
 from lmgym.envs.env import Env
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.errors import UserError
@@ -21,17 +22,32 @@ from lmgym.learning.batch import Batch
 from lmgym.learning.learner import Learner, LearnerSettings, Update
 from lmgym.losses import masked_max, masked_mean
 from lmgym.policies.llm_policy import LLMPolicy
+from lmgym.policies.policy import Policy
 from lmgym.run import Run, uninterrupted
-from lmgym.types import Episode
+from lmgym.types import Episode, State
 
 COMPARABLE_TASK = 100_000
 """A task with more problems than this is procedural, and only the problems really trained on are compared."""
+
+
+class Companion(Protocol):
+    """Something with weights of its own that a checkpoint keeps, such as a reference or a critic."""
+
+    def save(self, path: Path) -> None:
+        """Writes what cannot be had from elsewhere."""
+        ...
+
+    def load(self, path: Path) -> None:
+        """Reads it back."""
+        ...
 
 
 class RLAlgorithm(ABC):
     """An algorithm is its credit (`advantages`) and its objective (`loss`), or a `train` of its own."""
 
     Config: ClassVar[type[RLConfig]] = RLConfig
+    compares_episodes: ClassVar[bool] = False
+    """Whether the loss looks at several episodes of a group at once, so that no micro-batch may part them."""
 
     def __init__(
         self,
@@ -44,12 +60,16 @@ class RLAlgorithm(ABC):
         self.config = config or self.Config()
         self.config.check()
         self.policy = policy
+        self.actor: Policy = policy
+        """Who plays the episodes to learn from: the policy itself, unless an algorithm learns from another."""
         self.envs = VectorEnv(env)
         self.eval_env = eval_env
         self.run = run or Run()
         if self.config.recompute_activations:
             policy.model.recompute_activations()
-        self.learner = Learner(policy.model, self._learner_settings())
+        self.learner = self.make_learner()
+        self.memory: dict[str, float] = {}
+        """Numbers that outlast an iteration, such as a running mean; a checkpoint keeps them."""
         self.buffer = Buffer(self.config.buffer_capacity, self.run.episodes_path)
         self.iteration = 0
         self.evaluations: dict[int, Evaluation] = {}
@@ -63,16 +83,16 @@ class RLAlgorithm(ABC):
         """The classic loop: act, remember, learn; now and then evaluate and save."""
         config = self.config
         with self.run.watch(self):
-            while self.iteration < config.iterations:
+            while not self.is_finished():
                 if self.evaluation_is_due():
                     self.evaluate()
                 started = time.perf_counter()
                 states = self.envs.reset(self.next_problems(), config.group_size, self.next_seed())
                 while states:
-                    actions = self.policy.next_actions(states)  # whichever are ready
+                    actions = self.actor.next_actions(states)  # whichever are ready
                     steps = self.envs.step(actions)
                     self.buffer.add(steps, self.iteration)
-                    states = self.envs.states
+                    states = self.envs.states or self.more_states()
                 collected = time.perf_counter()
                 with uninterrupted():
                     metrics = self.update_policy()
@@ -91,18 +111,23 @@ class RLAlgorithm(ABC):
     def loss(self, logprobs: Tensor, batch: Batch) -> Tensor:
         """What to minimise, from the learner's log-probabilities [episodes, length] of a micro-batch on its device."""
 
+    def more_states(self) -> list[State]:
+        """A second helping within one iteration, for an algorithm that is not content with what it has collected."""
+        return []
+
     def prepare(self, batch: Batch) -> Batch:
         """Adds to the batch what credit and loss need beyond it, such as a reference's log-probabilities."""
         return batch
 
     def update_policy(self) -> dict[str, float]:
         """Learns from the iteration's episodes, and from older ones where replay is on."""
-        self.policy.engine.rest()
+        self.policy.rest()
+        self.actor.rest()
         fresh = self.buffer.of_iteration(self.iteration)
         self.trained_on.update(normalise(episode.problem.prompt) for episode in fresh)
         batch = self.prepare(Batch.from_episodes([*fresh, *self._replayed()]))
         batch = batch.with_(advantages=self.advantages(batch))
-        learnable = batch.select(self.rows_to_learn(batch))
+        learnable = self.learnable(batch)
         metrics = {
             "reward": float(np.mean([episode.reward for episode in fresh])),
             "accuracy": float(np.mean([is_correct(episode) for episode in fresh])),
@@ -111,15 +136,37 @@ class RLAlgorithm(ABC):
             "tokens": float(sum(episode.length for episode in fresh)),
             "episodes_learnt": float(len(learnable)),
         }
+        self.spend(metrics["tokens"])
         for index in range(self.config.updates_per_iteration):
-            update = self.learner.step(learnable, self.loss)
+            update = self.optimise(learnable)
             if index == 0 and update is not None:
                 metrics |= self.describe(update, learnable)
         return metrics
 
-    def rows_to_learn(self, batch: Batch) -> Tensor:
+    def spend(self, tokens: float) -> None:
+        """Counts generated tokens."""
+        self.memory["tokens"] = self.memory.get("tokens", 0.0) + tokens
+
+    def is_finished(self) -> bool:
+        """Whether all iterations are done, or all tokens spent."""
+        spent = self.memory.get("tokens", 0.0) >= self.config.token_budget > 0
+        return spent or self.iteration >= self.config.iterations
+
+    def learnable(self, batch: Batch) -> Batch:
         """The episodes to compute; an algorithm whose loss vanishes with the advantage may leave some out."""
-        return torch.arange(len(batch))
+        return batch
+
+    def optimise(self, batch: Batch) -> Update | None:
+        """One optimiser step."""
+        return self.learner.step(batch, self.loss)
+
+    def make_learner(self) -> Learner:
+        """Who moves the weights."""
+        return Learner(self.policy.model, self._learner_settings())
+
+    def companions(self) -> dict[str, Companion]:
+        """What a checkpoint keeps besides the policy, by name."""
+        return {}
 
     def describe(self, update: Update, batch: Batch) -> dict[str, float]:
         """What to report of an optimiser step, seen before it moved the weights."""
@@ -153,16 +200,36 @@ class RLAlgorithm(ABC):
         self.run.log_evaluation(self.iteration, result)
         return result
 
-    def next_problems(self) -> Sequence[int]:
-        """The problems of this iteration: a walk through a shuffled task, which any iteration can find again."""
+    def next_problems(self, helping: int = 0) -> Sequence[int]:
+        """The problems of this iteration: a walk through a shuffled task, which any iteration can find again.
+
+        With a curriculum, those that were neither always nor never solved come first. An iteration that takes several
+        helpings goes on from one to the next.
+        """
         count, size = self.config.problems_per_iteration, len(self.envs.env.problems)
-        places = range(self.iteration * count, (self.iteration + 1) * count)
+        if self.config.curriculum:
+            return self._fruitful_problems(count, min(size, POOL), helping)
+        first = (self.iteration * self.max_helpings + helping) * count
+        places = range(first, first + count)
         if size > COMPARABLE_TASK:
             start = int(np.random.default_rng(self.config.seed).integers(size))
             return [(start + place) % size for place in places]
         epochs = {place // size for place in places}
         orders = {epoch: np.random.default_rng([self.config.seed, epoch]).permutation(size) for epoch in epochs}
         return [int(orders[place // size][place % size]) for place in places]
+
+    @property
+    def max_helpings(self) -> int:
+        """How often an iteration may collect."""
+        return 1
+
+    def _fruitful_problems(self, count: int, pool: int, helping: int) -> list[int]:
+        """Each helping knows how the earlier ones went, which of this iteration are those of the earlier groups."""
+        known = (self.iteration, helping * count)
+        before = [episode for episode in self.buffer.episodes if (episode.iteration, episode.group) < known]
+        order = np.random.default_rng([self.config.seed, self.iteration, helping]).permutation(pool).tolist()
+        ids = [self.envs.env.problems[index].id for index in range(pool)]
+        return choose_problems(order, ids, success_rates(before), count)
 
     def next_seed(self) -> int:
         """The seed of this iteration's episodes: all randomness is a function of the run's seed and the iteration."""
@@ -208,4 +275,5 @@ class RLAlgorithm(ABC):
             micro_batch_tokens=config.micro_batch_tokens,
             gradient_accumulation_steps=config.gradient_accumulation_steps,
             distribution=self.policy.distribution,
+            whole_groups=self.compares_episodes,
         )

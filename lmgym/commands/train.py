@@ -21,6 +21,7 @@ from lmgym.evaluate import normalise
 from lmgym.policies.examples import few_shot_examples
 from lmgym.run import Run, new_run_folder
 from lmgym.storage import write_text
+from lmgym.types import NOBODY
 
 
 @dataclass
@@ -154,9 +155,12 @@ def _build(
     policy = settings.policy.make(env, examples, model, settings.algorithm.seed)
     policy.prompt_ids(env.reset(options={"index": 0})[0])  # a prompt that cannot be built is said before a run begins
     extra: dict[str, Any] = {}
-    if getattr(settings.algorithm, "kl_coeff", 0):
+    teacher = getattr(settings.algorithm, "teacher", "")
+    if teacher or getattr(settings.algorithm, "kl_coeff", 0):
         # A resumed model has moved, so its reference must be loaded; LoRA still has its base inside.
-        reference = settings.run.ref_model or (settings.policy.model if model and not policy.model.has_lora else "")
+        reference = (
+            teacher or settings.run.ref_model or (settings.policy.model if model and not policy.model.has_lora else "")
+        )
         if reference:
             extra["ref_policy"] = replace(settings.policy, lora=False).make(env, examples, reference)
     return algorithm_class(policy, env, settings.algorithm, eval_env, make_run(), **extra)
@@ -175,7 +179,7 @@ def load_buffer(algorithm: RLAlgorithm, path: Path) -> None:
     own = list(algorithm.buffer.episodes)
     algorithm.buffer.episodes.clear()
     for episode in episodes:
-        steps = tuple(replace(step, action=replace(step.action, policy_version=-1)) for step in episode.steps)
+        steps = tuple(replace(step, action=replace(step.action, policy_version=NOBODY)) for step in episode.steps)
         algorithm.buffer.episodes.append(replace(episode, steps=steps, iteration=episode.iteration - newest - 1))
     algorithm.buffer.episodes.extend(own)
     algorithm.trained_on |= {normalise(episode.problem.prompt) for episode in episodes}

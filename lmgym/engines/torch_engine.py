@@ -48,7 +48,7 @@ class TorchEngine(LocalEngine):
         self._newcomers: set[int] = set()
         """Who was found to go on from nothing that is held: a long queue is not searched again for every token."""
         self._worker = model
-        self._version = -1
+        self._version: int | None = None
 
     def rest(self) -> None:
         """Gives back the keys and values, which other weights make worthless anyway."""

@@ -19,12 +19,11 @@ class VectorEnv:
         self.env: Env = env.unwrapped  # type: ignore[assignment]
         self._live: dict[int, tuple[Env, State]] = {}
 
-    def reset(self, indices: Sequence[int], group_size: int = 1, seed: int = 0) -> list[State]:
+    def reset(self, indices: Sequence[int], group_size: int = 1, seed: int = 0, first_group: int = 0) -> list[State]:
         """Begins `group_size` episodes on each problem; episodes of one problem form a group."""
         self._live = {}
-        for group, index in enumerate(indices):
-            for _ in range(group_size):
-                episode = len(self._live)
+        for group, index in enumerate(indices, start=first_group):
+            for episode in range(group * group_size, (group + 1) * group_size):
                 env = self.env.clone()
                 episode_seed = int(np.random.SeedSequence([seed, episode]).generate_state(1)[0])
                 state, _info = env.reset(seed=episode_seed, options={"index": index})

@@ -39,6 +39,14 @@ class Batch:
     """[episodes, length] the credit of each token; 0 until an algorithm gives it."""
     reference_logprobs: Tensor
     """[episodes, length] the reference policy's log-probabilities; 0 where no reference is used."""
+    entropies: Tensor
+    """[episodes, length] the learner's entropy where a token was chosen; only in a loss, with its gradient."""
+    values: Tensor
+    """[episodes, length] the critic's value before each token; only in a loss, with its gradient."""
+    old_values: Tensor
+    """[episodes, length] the same before the update; 0 where there is no critic."""
+    value_targets: Tensor
+    """[episodes, length] what the values should have been; 0 where there is no critic."""
     total_tokens: int
     """Chosen tokens in the whole optimiser step: the denominator that no micro-batch changes."""
     total_episodes: int
@@ -50,6 +58,7 @@ class Batch:
         numbers = {key: number for number, key in enumerate(dict.fromkeys(_group_key(e) for e in episodes))}
         episodes = sorted(episodes, key=lambda episode: (numbers[_group_key(episode)], episode.tokens))
         mask = _padded([episode.mask for episode in episodes], torch.bool)
+        blank = torch.zeros(mask.shape)
         return cls(
             tokens=_padded([episode.tokens for episode in episodes], torch.long),
             lengths=torch.tensor([len(episode.tokens) for episode in episodes]),
@@ -60,8 +69,12 @@ class Batch:
             step_count=torch.tensor([len(episode.steps) for episode in episodes]),
             group=torch.tensor([numbers[_group_key(episode)] for episode in episodes]),
             policy_version=torch.tensor([episode.steps[-1].action.policy_version for episode in episodes]),
-            advantages=torch.zeros(mask.shape),
-            reference_logprobs=torch.zeros(mask.shape),
+            advantages=blank,
+            reference_logprobs=blank,
+            entropies=blank,
+            values=blank,
+            old_values=blank,
+            value_targets=blank,
             total_tokens=max(int(mask.sum()), 1),
             total_episodes=len(episodes),
         )
@@ -69,28 +82,71 @@ class Batch:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def with_(self, *, advantages: Tensor | None = None, reference_logprobs: Tensor | None = None) -> Batch:
-        """The same episodes with their credit or their reference filled in."""
-        batch = self if advantages is None else replace(self, advantages=advantages)
-        return batch if reference_logprobs is None else replace(batch, reference_logprobs=reference_logprobs)
+    @property
+    def returns(self) -> Tensor:
+        """[episodes] the undiscounted sum of each one's rewards."""
+        return self.rewards.sum(dim=1)
+
+    def with_(self, **tensors: Tensor) -> Batch:
+        """The same episodes with some of the tensors filled in, such as their advantages."""
+        return replace(self, **tensors)  # type: ignore[arg-type]
 
     def select(self, rows: Tensor) -> Batch:
         """Some of the episodes; the totals stay those of the whole."""
         return self._map(lambda tensor: tensor[rows])
 
+    def recounted(self) -> Batch:
+        """The same episodes, now counted as if there had been no others."""
+        return replace(self, total_tokens=max(int(self.mask.sum()), 1), total_episodes=len(self))
+
     def to(self, device: torch.device) -> Batch:
         """The same on a device."""
         return self._map(lambda tensor: tensor.to(device))
+
+    def at_every_token(self, per_episode: Tensor) -> Tensor:
+        """Spreads one value per episode over all tokens that it chose, 0 elsewhere."""
+        return per_episode[:, None] * self.mask
 
     def at_tokens(self, per_step: Tensor) -> Tensor:
         """Spreads one value per step [episodes, steps] over the tokens of that step, 0 elsewhere."""
         values = per_step.gather(1, self.step_index.clamp(min=0))
         return torch.where(self.mask, values, torch.zeros_like(values))
 
-    def micro_batches(self, max_tokens: int, about: int = 1, shared: int = 0) -> Iterator[Batch]:
+    def at_step_ends(self, per_step: Tensor) -> Tensor:
+        """Puts each step's value on the last token chosen in it, or before it if nothing was chosen in it."""
+        spread = per_step.new_zeros(self.mask.shape)
+        for step in range(per_step.shape[1]):
+            here = (per_step[:, step] != 0) & (step < self.step_count)
+            last = self._column(self.mask & (self.step_index <= step)).max(dim=1).values
+            rows = torch.nonzero(here & (last >= 0))[:, 0]
+            spread[rows, last[rows]] += per_step[rows, step]
+        return spread
+
+    def at_step_starts(self, per_token: Tensor) -> tuple[Tensor, Tensor]:
+        """The value at the first token chosen in each step [episodes, steps], and where there is one."""
+        steps = torch.arange(self.rewards.shape[1], device=self.mask.device)
+        chosen = self.mask[:, None] & (self.step_index[:, None] == steps[:, None])  # [episodes, steps, length]
+        real = chosen.any(dim=2)
+        first = chosen.long().argmax(dim=2)
+        return per_token.gather(1, first) * real, real
+
+    def by_step(self, per_token: Tensor) -> Tensor:
+        """Adds up the values of each step's tokens [episodes, steps]."""
+        sums = per_token.new_zeros(self.rewards.shape)
+        return sums.scatter_add_(1, self.step_index.clamp(min=0), per_token * self.mask)
+
+    def _column(self, where: Tensor) -> Tensor:
+        """The number of each column where it is wanted, −1 elsewhere."""
+        columns = torch.arange(where.shape[1], device=where.device).expand_as(where)
+        return torch.where(where, columns, -1)
+
+    def micro_batches(
+        self, max_tokens: int, about: int = 1, shared: int = 0, whole_groups: bool = False
+    ) -> Iterator[Batch]:
         """Cuts into `about` parts or more of at most `max_tokens` tokens, as many as are computed.
 
         The `shared` first ones are not counted, nor those that an episode begins with as the one before it in its part.
+        A group that must stay whole may be larger than that.
         """
         whole = self.lengths - shared
         more = self.lengths - shared_with_previous(self.tokens, self.lengths).clamp(min=shared)
@@ -98,7 +154,8 @@ class Batch:
         rows: list[int] = []
         used = 0
         for row, (alone, added) in enumerate(zip(whole.tolist(), more.tolist(), strict=True)):
-            if rows and used + added > budget:
+            together = whole_groups and rows and bool(self.group[row] == self.group[rows[-1]])
+            if rows and used + added > budget and not together:
                 yield self.select(torch.tensor(rows))
                 rows, used = [], 0
             used += added if rows else alone

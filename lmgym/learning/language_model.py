@@ -127,6 +127,11 @@ class LanguageModel:
         """How many ids have a logit; often more than the tokenizer has tokens."""
         return int(self.head.get_parameter("weight").shape[0])
 
+    @property
+    def hidden_size(self) -> int:
+        """How wide the states before the output layer are."""
+        return int(self.head.get_parameter("weight").shape[1])
+
     def trainable(self) -> dict[str, nn.Parameter]:
         """The parameters that learn, by name."""
         return {name: weight for name, weight in self.network.named_parameters() if weight.requires_grad}
@@ -185,6 +190,12 @@ class LanguageModel:
         """A copy that does not learn, to serve as a reference."""
         twin = copy.copy(self)
         twin.network = copy.deepcopy(self.network).requires_grad_(False)
+        return twin
+
+    def trainable_copy(self) -> LanguageModel:
+        """A copy that learns on its own."""
+        twin = copy.copy(self)
+        twin.network = copy.deepcopy(self.network)
         return twin
 
     def save(self, folder: Path) -> None:

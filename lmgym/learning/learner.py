@@ -6,16 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lmgym.distribution import Distribution
+from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
 from lmgym.learning.language_model import LanguageModel
 from lmgym.learning.logprobs import TokenScorer, common_trunk
 from lmgym.learning.schedules import Schedule, learning_rate_factor
 
 Loss = Callable[[Tensor, Batch], Tensor]
-"""From the learner's log-probabilities of a micro-batch, and the micro-batch, to its share of the loss."""
+"""From the learner's log-probabilities of a micro-batch, and the micro-batch, to its share of the loss.
+
+The micro-batch brings the learner's entropies and values along, as far as there are any.
+"""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,8 @@ class LearnerSettings:
     micro_batch_tokens: int
     gradient_accumulation_steps: int
     distribution: Distribution
+    whole_groups: bool = False
+    """Whether the loss compares episodes of a group with each other, so that no pass may part them."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +51,23 @@ class Update:
 
 
 class Learner:
-    """Owns the optimiser of a model."""
+    """Owns the optimiser of a model, and of the head that makes it a critic where it has one."""
 
-    def __init__(self, model: LanguageModel, settings: LearnerSettings) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        settings: LearnerSettings,
+        value_head: nn.Module | None = None,
+        reads_vocabulary: bool = True,
+    ) -> None:
         self.model = model
         self.settings = settings
+        self.value_head = value_head
+        self.reads_vocabulary = reads_vocabulary
         self.steps_done = 0
         # A second moment that forgets in about a hundred steps suits runs that only have some dozens.
         self.optimizer = torch.optim.AdamW(
-            model.trainable().values(),
+            self.parameters().values(),
             lr=settings.learning_rate,
             betas=(0.9, 0.99),
             weight_decay=settings.weight_decay,
@@ -63,13 +77,18 @@ class Learner:
 
     def _lay_down(self) -> None:
         """Gives gradients and moments their memory before any pass does, so that passes leave no holes between them."""
-        for weight in self.model.trainable().values():
+        for weight in self.parameters().values():
             weight.grad = torch.zeros_like(weight)
             self.optimizer.state[weight] = {
                 "step": torch.zeros((), device=weight.device),
                 "exp_avg": torch.zeros_like(weight),
                 "exp_avg_sq": torch.zeros_like(weight),
             }
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """All that learns, by name."""
+        head = dict(self.value_head.named_parameters()) if self.value_head else {}
+        return self.model.trainable() | {f"value_head.{name}": weight for name, weight in head.items()}
 
     def step(self, batch: Batch, loss: Loss) -> Update | None:
         """Accumulates the gradient of `loss` over micro-batches and moves the weights once; no episodes, no move."""
@@ -86,14 +105,14 @@ class Learner:
         scorer = self._scorer(self.model, batch)
         logprobs, entropies, total_loss = [], [], 0.0
         for part in self._parts(batch, scorer):
-            part_logprobs, part_entropies = scorer.score(part.tokens, part.mask, part.lengths)
-            part_loss = loss(part_logprobs, part)
+            scores = scorer.score(part.tokens, part.mask, part.lengths)
+            part_loss = loss(scores.logprobs, part.with_(entropies=scores.entropies, values=scores.values))
             part_loss.backward()
             total_loss += part_loss.item()
-            logprobs.append(part_logprobs.detach().cpu())
-            entropies.append(part_entropies.cpu())
+            logprobs.append(scores.logprobs.detach().cpu())
+            entropies.append(scores.entropies.detach().cpu())
         scorer.backward_trunk()
-        norm = torch.nn.utils.clip_grad_norm_(self.model.trainable().values(), settings.max_gradient_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters().values(), settings.max_gradient_norm)
         if norm.isfinite():
             self.optimizer.step()
         self.steps_done += 1
@@ -105,14 +124,46 @@ class Learner:
         """The log-probabilities another model, or this one, gives the batch now."""
         scorer = self._scorer(model, batch)
         parts = self._parts(batch, scorer)
-        return torch.cat([scorer.score(part.tokens, part.mask, part.lengths)[0].cpu() for part in parts])
+        return torch.cat([scorer.score(part.tokens, part.mask, part.lengths).logprobs.cpu() for part in parts])
+
+    @torch.no_grad()
+    def values(self, batch: Batch) -> Tensor:
+        """The value before each chosen token, as the critic sees it now."""
+        trunk = common_trunk(batch.tokens, batch.mask, batch.lengths)
+        scorer = TokenScorer(self.model, trunk, self.settings.distribution, self.value_head, reads_vocabulary=False)
+        parts = self._parts(batch, scorer)
+        return torch.cat([scorer.score(part.tokens, part.mask, part.lengths).values.cpu() for part in parts])
+
+    def optimizer_tensors(self) -> dict[str, Tensor]:
+        """The optimiser's moments under the names of their parameters."""
+        return {
+            f"{part}:{name}": value.contiguous()
+            for name, parameter in self.parameters().items()
+            for part, value in self.optimizer.state[parameter].items()
+        }
+
+    def restore_optimizer(self, tensors: dict[str, Tensor]) -> None:
+        """Puts the moments back beside their parameters."""
+        parameters = self.parameters()
+        for key, value in tensors.items():
+            part, _, name = key.partition(":")
+            if name not in parameters:
+                raise UserError(f"the checkpoint has an optimiser state for {name}, which this model does not train.")
+            parameter = parameters[name]
+            self.optimizer.state[parameter][part] = value.to(parameter.device)  # fused AdamW keeps `step` there too
 
     def _scorer(self, model: LanguageModel, batch: Batch) -> TokenScorer:
         trunk = common_trunk(batch.tokens, batch.mask, batch.lengths)
-        return TokenScorer(model, trunk, self.settings.distribution)
+        own = model is self.model
+        return TokenScorer(
+            model, trunk, self.settings.distribution, self.value_head if own else None, self.reads_vocabulary or not own
+        )
 
     def _parts(self, batch: Batch, scorer: TokenScorer) -> list[Batch]:
         parts = batch.micro_batches(
-            self.settings.micro_batch_tokens, self.settings.gradient_accumulation_steps, scorer.trunk_length
+            self.settings.micro_batch_tokens,
+            self.settings.gradient_accumulation_steps,
+            scorer.trunk_length,
+            self.settings.whole_groups,
         )
         return [part.to(self.model.device) for part in parts]

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lmgym.distribution import Distribution
 from lmgym.learning.attention import TreeReader, TrunkRecorder
 from lmgym.learning.language_model import LanguageModel
 from lmgym.learning.packing import pack
 from lmgym.learning.vocabulary_head import VocabularyHead
+
+
+class Scores(NamedTuple):
+    """What a model thinks of each chosen token [rows, length], with gradients; 0 where the mask is 0."""
+
+    logprobs: Tensor
+    entropies: Tensor
+    values: Tensor
+    """How well it will go, seen just before the token; 0 without a value head."""
 
 
 class TokenScorer:
@@ -19,9 +30,19 @@ class TokenScorer:
     problem, an earlier step or half a sentence, once per call.
     """
 
-    def __init__(self, model: LanguageModel, trunk: Tensor, distribution: Distribution) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        trunk: Tensor,
+        distribution: Distribution,
+        value_head: nn.Module | None = None,
+        reads_vocabulary: bool = True,
+    ) -> None:
+        """A critic of its own need not read the vocabulary: then only values are computed."""
         self.model = model
         self.distribution = distribution
+        self.value_head = value_head
+        self.reads_vocabulary = reads_vocabulary
         self.trunk_length = len(trunk) if model.can_share else 0
         self._recorded: list[Tensor] = []
         self._leaves: list[Tensor] = []
@@ -32,11 +53,21 @@ class TokenScorer:
             self._recorded = recorder.keys + recorder.values
             self._leaves = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in self._recorded]
 
-    def score(self, tokens: Tensor, mask: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probability and entropy [rows, length] of each token given those before it; 0 where the mask is 0."""
+    def score(self, tokens: Tensor, mask: Tensor, lengths: Tensor) -> Scores:
+        """Log-probability and entropy of each token given those before it, and the value before it."""
         hidden, places = self._hidden_states(tokens, lengths)
-        # One place in the tree and one token after it is one number, in however many rows it stands.
         before, targets = places[:, :-1][mask[:, 1:]], tokens[:, 1:][mask[:, 1:]]
+        blank = torch.zeros(tokens.shape, device=tokens.device)
+        logprobs = entropies = values = blank
+        if self.reads_vocabulary:
+            found = self._read_vocabulary(hidden, before, targets)
+            logprobs, entropies = (blank.masked_scatter(mask, each) for each in found)
+        if self.value_head is not None:
+            values = blank.masked_scatter(mask, self.value_head(hidden[before].float())[:, 0])
+        return Scores(logprobs, entropies, values)
+
+    def _read_vocabulary(self, hidden: Tensor, before: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """One place in the tree and one token after it is one number, in however many rows it stands."""
         pairs, again = torch.stack([before, targets], dim=1).unique(dim=0, return_inverse=True)
         head = self.model.head
         with torch.autocast(self.model.device.type, enabled=False):
@@ -47,8 +78,7 @@ class TokenScorer:
                 pairs[:, 1],
                 self.distribution,
             )
-        blank = torch.zeros(tokens.shape, device=tokens.device)
-        return blank.masked_scatter(mask, logprobs[again]), blank.masked_scatter(mask, entropies.detach()[again])
+        return logprobs[again], entropies[again]
 
     def _hidden_states(self, tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """States [places, size], and the place [rows, length] of each token among them."""

@@ -28,6 +28,10 @@ class Reference(Protocol):
         """Catches up with the policy that learns."""
         ...
 
+    def acting_model(self) -> LanguageModel:
+        """A frozen model that acts as the reference would."""
+        ...
+
     def save(self, path: Path) -> None:
         """Writes its weights, where they cannot be had from elsewhere."""
         ...
@@ -41,10 +45,10 @@ def make_reference(model: LanguageModel, given: LanguageModel | None) -> Referen
     """The model that was given, else the policy as it is now: a frozen copy, or under LoRA the base model itself."""
     if given is None and model.has_lora:
         return AdapterReference(model)
-    if given is not None and len(given.tokenizer) != len(model.tokenizer):
+    if given is not None and given.tokenizer.get_vocab() != model.tokenizer.get_vocab():
         raise UserError(
-            f"the reference {given.name} has {len(given.tokenizer)} tokens and {model.name} {len(model.tokenizer)}; "
-            "a reference needs the tokenizer of the policy."
+            f"{given.name} has another tokenizer than {model.name} ({len(given.tokenizer)} and {len(model.tokenizer)} "
+            "tokens): a reference or a teacher must read the same tokens as the policy."
         )
     return ModelReference(model, given or model.frozen_copy())
 
@@ -61,6 +65,10 @@ class ModelReference:
     def logprobs(self, learner: Learner, batch: Batch) -> Tensor:
         """Scores with the frozen model."""
         return learner.logprobs(self.frozen, batch)
+
+    def acting_model(self) -> LanguageModel:
+        """The frozen model itself."""
+        return self.frozen
 
     def refresh(self) -> None:
         """Copies the weights over."""
@@ -91,6 +99,13 @@ class AdapterReference:
         """Scores with the learner's own base weights."""
         with self._switched():
             return learner.logprobs(self.model, batch)
+
+    def acting_model(self) -> LanguageModel:
+        """A copy whose adapter is off for good."""
+        twin = self.model.frozen_copy()
+        network: Any = twin.network
+        network.base_model.disable_adapter_layers()
+        return twin
 
     def refresh(self) -> None:
         """Copies the learning adapter into the frozen one: megabytes, not another model."""

@@ -30,6 +30,7 @@ class VocabularyHead(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         """Takes states [positions, size] in the type to compute in, and the head's weight [vocabulary, size]."""
         ctx.save_for_backward(states, weight, bias, targets)
+        ctx.set_materialize_grads(False)  # a loss that leaves the entropies alone pays nothing for them
         ctx.distribution = distribution
         logprobs, entropies = [], []
         for rows in _chunks(len(targets)):
@@ -47,9 +48,11 @@ class VocabularyHead(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """By its logits, a log-probability has the gradient one-hot minus softmax; entropies give none."""
+        """By its logits, a log-probability has the gradient one-hot − p, and an entropy −p · (log p + entropy)."""
         states, weight, bias, targets = ctx.saved_tensors
-        by_logprob = gradients[0]
+        by_logprob, by_entropy = gradients
+        if by_logprob is None:
+            by_logprob = torch.zeros(len(targets), device=states.device)
         learns_weight, learns_bias = ctx.needs_input_grad[1], bias is not None and ctx.needs_input_grad[2]
         states_gradient = torch.empty_like(states)
         weight_gradient = torch.zeros_like(weight, dtype=torch.float32) if learns_weight else None
@@ -59,10 +62,12 @@ class VocabularyHead(torch.autograd.Function):
             if probabilities is None:
                 logits = _logits(states[rows], weight, bias, targets[rows], ctx.distribution)
                 probabilities = logits.sub_(logits.logsumexp(dim=1, keepdim=True)).exp_()
-            by_logits = probabilities.neg_()
-            by_logits.scatter_add_(1, targets[rows, None], torch.ones_like(by_logits[:, :1]))
-            by_logits.mul_(by_logprob[rows, None].float() / ctx.distribution.temperature)
-            compact = by_logits.to(states.dtype)
+            wanted = by_logprob[rows, None].float()
+            shape = None if by_entropy is None else _entropy_gradient(probabilities).mul_(by_entropy[rows, None])
+            by_logits = probabilities.mul_(-wanted).scatter_add_(1, targets[rows, None], wanted)
+            if shape is not None:
+                by_logits.add_(shape)
+            compact = by_logits.div_(ctx.distribution.temperature).to(states.dtype)
             states_gradient[rows] = compact @ weight.to(states.dtype)
             if weight_gradient is not None:
                 weight_gradient.addmm_(compact.float().t(), states[rows].float())
@@ -71,6 +76,13 @@ class VocabularyHead(torch.autograd.Function):
         if weight_gradient is not None:
             weight_gradient = weight_gradient.to(weight.dtype)
         return states_gradient, weight_gradient, bias_gradient, None, None
+
+
+def _entropy_gradient(probabilities: Tensor) -> Tensor:
+    """−p · (log p + entropy) for each row; what was cut away has none."""
+    logs = probabilities.clamp(min=1e-38).log_()
+    entropies = -(probabilities * logs).sum(dim=1, keepdim=True)
+    return logs.add_(entropies).mul_(probabilities).neg_()
 
 
 def _logits(states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, distribution: Distribution) -> Tensor:

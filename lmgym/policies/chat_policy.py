@@ -9,7 +9,7 @@ from lmgym.engines.engine import Engine
 from lmgym.learning.language_model import LanguageModel
 from lmgym.policies.llm_policy import LLMPolicy
 from lmgym.policies.system_prompts import load_system_prompt
-from lmgym.types import Message, Problem, State
+from lmgym.types import END_OF_TURN, Message, Problem, State
 
 PLACEHOLDER = "\u2402"
 
@@ -51,3 +51,7 @@ class ChatPolicy(LLMPolicy):
         # The model may have written its end token itself.
         ended = state.tokens[-1] in self.model.stop_ids
         return between[1:] if ended and between and between[0] == state.tokens[-1] else between
+
+    def demonstration(self, state: State) -> str:
+        """The whole solution, and then silence."""
+        return state.problem.solution + END_OF_TURN

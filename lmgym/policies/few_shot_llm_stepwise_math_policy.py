@@ -9,8 +9,9 @@ from lmgym.distribution import Distribution
 from lmgym.engines.engine import STOP, Engine, Verdict
 from lmgym.learning.language_model import LanguageModel
 from lmgym.policies.llm_policy import LLMPolicy
+from lmgym.policies.scripted_policy import gold_line
 from lmgym.policies.system_prompts import load_system_prompt
-from lmgym.types import Problem, State
+from lmgym.types import END_OF_TURN, Problem, State
 
 FINISHED_ANSWER = re.compile(r"The answer is:[ \t]*\$?-?\d[\d,]*(\.\d+)?[%.]?\s$")
 """An answer and a space behind it: the number is complete, and nothing else stands on its line yet."""
@@ -44,6 +45,12 @@ class FewShotLLMStepwiseMathPolicy(LLMPolicy):
     def reply_ids(self, state: State) -> tuple[int, ...]:
         """Nothing stands between two lines of one solution but what the environment says aloud."""
         return self.encode(state.reply)
+
+    def demonstration(self, state: State) -> str:
+        """The next line of the solution; the turn ends with its last one."""
+        lines = state.problem.solution.split("\n")
+        last = state.turn >= len(lines) - 1
+        return gold_line(state) + (END_OF_TURN if last else "\n")
 
     def watch(self, ids: Sequence[int]) -> Verdict:
         """Stops at the end of a line, or as soon as the answer is out."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from lmgym.engines.torch_engine import TorchEngine
 from lmgym.errors import UserError
 from lmgym.learning.language_model import LanguageModel
 from lmgym.policies.policy import Policy
-from lmgym.types import END_OF_TURN, Action, Message, Problem, State
+from lmgym.types import END_OF_TURN, NOBODY, Action, Message, Problem, State
 
 
 class LLMPolicy(Policy):
@@ -45,7 +46,7 @@ class LLMPolicy(Policy):
         self.max_tokens = max_tokens
         self.distribution = distribution
         self.calculator = calculator
-        self.engine = engine or (TorchEngine(model) if model.can_share else PlainEngine(model))
+        self.engine = engine or _engine_for(model)
         self._writing: dict[int, tuple[State, Request]] = {}
 
     def get_actions(self, states: Sequence[State], temperature: float | None = None) -> list[Action]:
@@ -89,6 +90,17 @@ class LLMPolicy(Policy):
         for ticket in tickets:
             del self._writing[ticket]
 
+    def rest(self) -> None:
+        """Lets the engine give back its keys and values."""
+        self.engine.rest()
+
+    def stranger(self, model: LanguageModel) -> LLMPolicy:
+        """The same way of prompting and acting with another model, whose episodes are never taken for the policy's."""
+        twin = copy.copy(self)
+        model.version = NOBODY
+        twin.model, twin.engine, twin._writing = model, _engine_for(model), {}
+        return twin
+
     def prompt_ids(self, state: State) -> tuple[int, ...]:
         """The ids to continue: all that was read and written, and the environment's reply, encoded once."""
         if state.tokens:
@@ -107,6 +119,10 @@ class LLMPolicy(Policy):
     @abstractmethod
     def reply_ids(self, state: State) -> tuple[int, ...]:
         """The ids that stand between the last action and the next one."""
+
+    @abstractmethod
+    def demonstration(self, state: State) -> str:
+        """What this policy would have to say next to follow the problem's own solution."""
 
     def opening_messages(self, messages: Sequence[Message]) -> list[Message]:
         """The system prompt and the worked examples before the conversation itself."""
@@ -163,3 +179,8 @@ class LLMPolicy(Policy):
             policy_version=completion.policy_version,
             episode=state.episode,
         )
+
+
+def _engine_for(model: LanguageModel) -> Engine:
+    """The fast engine where it is exact, else the plain one."""
+    return TorchEngine(model) if model.can_share else PlainEngine(model)

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import tiny_model, tiny_tokenizer
+from small_tasks import TEST, TRAIN, Remembering, TwoTurns, Uneven, Vowel, chat, rewards
 
+from lmgym.algorithms.registry import find_algorithm
 from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
 from lmgym.algorithms.reinforce_stable import ReinforceStable, ReinforceStableConfig
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
@@ -24,58 +26,9 @@ from lmgym.learning.language_model import LanguageModel
 from lmgym.learning.lora import LoraSettings
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
-from lmgym.run import Run
-from lmgym.types import Problem, State
+from lmgym.types import State
 
-TRAIN = [Problem(str(index), f"Q{index}", "a") for index in range(8)]
-TEST = [Problem(str(index), f"T{index}", "a") for index in range(4)]
 CLOCK = {"seconds", "seconds_collecting", "seconds_learning", "tokens_per_second"}
-
-
-class Vowel(Env):
-    """One turn; a vowel earns 1."""
-
-    def respond(self, state: State, text: str, ended: bool) -> Response:
-        return Response(reward=float(any(vowel in text for vowel in "aeiou")), terminated=True)
-
-
-class TwoTurns(Env):
-    """Two turns with a reply in between; each earns 0.5 for a vowel of its own."""
-
-    def respond(self, state: State, text: str, ended: bool) -> Response:
-        reward = 0.5 * any(vowel in text for vowel in "aeiou")
-        return Response(reward, reply="more" if state.turn == 1 else "", terminated=state.turn == 2)
-
-
-class Uneven(TwoTurns):
-    """The same, but about half of the episodes are over after their first turn."""
-
-    def respond(self, state: State, text: str, ended: bool) -> Response:
-        response = super().respond(state, text, ended)
-        return replace(response, terminated=response.terminated or bool(self.np_random.random() < 0.5))
-
-
-class Remembering(Run):
-    """A run that keeps its metrics in memory too."""
-
-    def __init__(self, *arguments) -> None:
-        super().__init__(*arguments)
-        self.history: list[dict[str, float]] = []
-        self.warnings: list[str] = []
-
-    def log(self, iteration, metrics) -> None:
-        self.history.append(dict(metrics))
-        super().log(iteration, metrics)
-
-    def warn(self, text) -> None:
-        self.warnings.append(text)
-        super().warn(text)
-
-
-def chat(
-    model: LanguageModel | None = None, kind: type[ChatPolicy] = ChatPolicy, temperature: float = 1.0
-) -> ChatPolicy:
-    return kind(model or tiny_model(size=32), (), "", max_tokens=4, temperature=temperature)
 
 
 def config(kind=ReinforceStableConfig, **given):
@@ -88,10 +41,6 @@ def learn(settings, policy=None, env: Env | None = None, eval_env: Env | None = 
     algorithm = kind(policy or chat(), env or Vowel(TRAIN), settings, eval_env, Remembering(), **extra)
     algorithm.train()
     return algorithm
-
-
-def rewards(algorithm: RLAlgorithm) -> list[float]:
-    return [metrics["reward"] for metrics in algorithm.run.history]
 
 
 @pytest.mark.parametrize(
@@ -280,11 +229,12 @@ class Stopping(ChatPolicy):
         return super().next_actions(states, temperature)
 
 
-def begin(folder: Path, model_folder: Path, lora: bool, model: Path | None = None, **given) -> ReinforceStable:
+def begin(folder: Path, model_folder: Path, lora: bool, model: Path | None = None, **given) -> RLAlgorithm:
     """Everything built anew, as a fresh process would."""
     settings = LoraSettings(rank=4, alpha=8) if lora and model is None else None
     loaded = LanguageModel.load(str(model or model_folder), dtype="float32", lora=settings)
     ref_policy = chat(LanguageModel.load(str(model_folder), dtype="float32")) if model and not lora else None
+    kind = find_algorithm(given.pop("algorithm", "reinforce-stable"))
     chosen = {"iterations": 4, "problems_per_iteration": 2, "group_size": 4, "eval_problems": 4, "evaluate_every": 2}
     chosen |= {
         "schedule": "cosine",
@@ -296,7 +246,8 @@ def begin(folder: Path, model_folder: Path, lora: bool, model: Path | None = Non
     }
     run = Remembering(folder, {"model": str(model_folder)})
     envs = Uneven(TRAIN), Uneven(TEST)
-    return ReinforceStable(chat(loaded, Stopping), envs[0], config(**chosen), envs[1], run, ref_policy)
+    settings = config(kind.Config, **chosen)
+    return kind(chat(loaded, Stopping), envs[0], settings, envs[1], run, ref_policy=ref_policy)
 
 
 def read_metrics(folder: Path) -> list[dict[str, float]]:
@@ -311,6 +262,11 @@ def read_metrics(folder: Path) -> list[dict[str, float]]:
         (False, 2, {"kl_place": "reward", "replay_episodes": 4, "updates_per_iteration": 2}),
         (True, 2, {"update_reference_every": 1}),
         (True, 3, {"update_reference_every": 2}),
+        (False, 2, {"algorithm": "ppo", "critic": "head"}),
+        (False, 2, {"algorithm": "ppo", "critic": "model"}),
+        (False, 3, {"algorithm": "reinforce", "baseline": "running", "kl_target": 0.05}),
+        (False, 2, {"algorithm": "online-dpo"}),
+        (True, 2, {"algorithm": "grpo"}),
     ],
 )
 def test_a_run_interrupted_and_taken_up_equals_one_that_was_not(tmp_path, model_folder, lora, done, given):

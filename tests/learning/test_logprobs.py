@@ -77,9 +77,9 @@ def shared_pass(
     weights, logprobs, entropies = weights_of(tokens), [], []
     for part in parts:
         scored = scorer.score(tokens[part], mask[part], lengths[part])
-        (scored[0] * weights[part]).sum().backward()
-        logprobs.append(scored[0].detach())
-        entropies.append(scored[1])
+        ((scored.logprobs - 0.3 * scored.entropies) * weights[part]).sum().backward()
+        logprobs.append(scored.logprobs.detach())
+        entropies.append(scored.entropies.detach())
     scorer.backward_trunk()
     return torch.cat(logprobs), torch.cat(entropies), gradients(model.network)
 
@@ -87,7 +87,7 @@ def shared_pass(
 def plain_pass(network: Any, batch: tuple[Tensor, Tensor, Tensor], temperature: float):
     tokens, mask, _ = batch
     logprobs, entropies = plain_scores(network, tokens, mask, temperature)
-    (logprobs * weights_of(tokens)).sum().backward()
+    ((logprobs - 0.3 * entropies) * weights_of(tokens)).sum().backward()
     return logprobs.detach(), entropies.detach(), gradients(network)
 
 
@@ -168,16 +168,17 @@ def test_the_trunk_learns_only_when_its_backward_is_asked_for():
     exact = plain_pass(plain_twin(model), batch, 1.0)[2]
     scorer = TokenScorer(model, common_trunk(*batch), WHOLE)
     model.network.zero_grad()
-    (scorer.score(*batch)[0] * weights_of(batch[0])).sum().backward()
+    scored = scorer.score(*batch)
+    ((scored.logprobs - 0.3 * scored.entropies) * weights_of(batch[0])).sum().backward()
     with pytest.raises(AssertionError):
         check_same_gradients(gradients(model.network), exact, 1e-2)
 
 
 def test_where_nothing_was_chosen_there_is_nothing():
     tokens, mask, lengths = grouped(trunk=9)
-    logprobs, entropies = TokenScorer(tiny_model(), common_trunk(tokens, mask, lengths), WHOLE).score(
-        tokens, mask, lengths
-    )
+    scorer = TokenScorer(tiny_model(), common_trunk(tokens, mask, lengths), WHOLE)
+    logprobs, entropies, values = scorer.score(tokens, mask, lengths)
+    assert (values == 0).all()
     assert (logprobs[~mask] == 0).all()
     assert (entropies[~mask] == 0).all()
     assert (logprobs[mask] < 0).all()
@@ -200,6 +201,28 @@ def test_shared_tokens_are_computed_once(monkeypatch):
 
 
 @pytest.mark.parametrize("architecture", [*SHARING, "gpt2"])
+def test_values_and_their_gradients_are_those_of_a_head_on_transformers_own_states(architecture):
+    model, (tokens, mask, lengths) = tiny_model(architecture), grouped(trunk=9)
+    head = torch.nn.Linear(64, 1)
+    plain = plain_twin(model)
+    states = plain(input_ids=tokens, output_hidden_states=True).hidden_states[-1]
+    exact = torch.cat([torch.zeros(len(tokens), 1), head(states[:, :-1])[..., 0]], dim=1) * mask
+    (exact * weights_of(tokens)).sum().backward()
+    exact_head = head.weight.grad.clone()
+    head.zero_grad()
+    model.network.zero_grad()
+    for reads_vocabulary in (True, False):
+        scorer = TokenScorer(model, common_trunk(tokens, mask, lengths), WHOLE, head, reads_vocabulary)
+        scores = scorer.score(tokens, mask, lengths)
+        assert bool(scores.logprobs.any()) == reads_vocabulary
+        assert (scores.values - exact).abs().max() < 1e-4
+    (scores.values * weights_of(tokens)).sum().backward()
+    scorer.backward_trunk()
+    assert torch.allclose(head.weight.grad, exact_head, rtol=1e-3, atol=1e-4)
+    check_same_gradients(gradients(model.network), gradients(plain))
+
+
+@pytest.mark.parametrize("architecture", [*SHARING, "gpt2"])
 @pytest.mark.parametrize(
     "cut",
     [Distribution(0.8), Distribution(top_k=7), Distribution(top_p=0.6), Distribution(1.4, top_k=30, top_p=0.8)],
@@ -217,8 +240,9 @@ def test_sampler_and_learner_agree_on_what_was_drawn(architecture, cut):
         ]
     )
     with torch.no_grad():
-        scored, entropies = TokenScorer(model, common_trunk(tokens, mask, lengths), cut).score(tokens, mask, lengths)
-        whole, _ = TokenScorer(model, common_trunk(tokens, mask, lengths), WHOLE).score(tokens, mask, lengths)
+        trunk = common_trunk(tokens, mask, lengths)
+        scored, entropies, _ = TokenScorer(model, trunk, cut).score(tokens, mask, lengths)
+        whole = TokenScorer(model, trunk, WHOLE).score(tokens, mask, lengths).logprobs
     sampled = torch.tensor([logprob for written in completions for logprob in written.logprobs])
     assert (scored[mask] - sampled).abs().max() < 1e-4
     assert (scored[mask] - whole[mask]).abs().max() > 0.1

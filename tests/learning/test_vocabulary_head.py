@@ -28,10 +28,17 @@ def test_value_and_gradient_are_those_of_log_softmax(monkeypatch, chunk, tempera
 
     distribution = (torch.nn.functional.linear(states, weight, shift) / temperature).log_softmax(dim=-1)
     expected = distribution.gather(1, targets[:, None])[:, 0]
-    expected_gradients = torch.autograd.grad((expected * upstream).sum(), learning)
+    expected_entropies = -(distribution.exp() * distribution).sum(dim=-1)
+    both = (expected * upstream).sum() + (expected_entropies * upstream.flip(0)).sum()
+    expected_gradients = torch.autograd.grad((expected * upstream).sum(), learning, retain_graph=True)
+    expected_of_both = torch.autograd.grad(both, learning, retain_graph=True)
 
     logprobs, entropies = VocabularyHead.apply(states, weight, shift, targets, Distribution(temperature))
     gradients = torch.autograd.grad((logprobs * upstream).sum(), learning)
+    logprobs, entropies = VocabularyHead.apply(states, weight, shift, targets, Distribution(temperature))
+    of_both = torch.autograd.grad((logprobs * upstream).sum() + (entropies * upstream.flip(0)).sum(), learning)
+    for gradient, exact in zip(of_both, expected_of_both, strict=True):
+        torch.testing.assert_close(gradient, exact, atol=2e-5, rtol=1e-4)
     torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(entropies, -(distribution.exp() * distribution).sum(dim=-1), atol=1e-5, rtol=1e-5)
     for gradient, exact in zip(gradients, expected_gradients, strict=True):

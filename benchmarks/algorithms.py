@@ -1,0 +1,235 @@
+"""Every algorithm on the same task, model and budget of generated tokens: a table, a JSON file and a picture.
+
+python benchmarks/algorithms.py                      # everything; what is done already is not done again
+python benchmarks/algorithms.py --only grpo ppo --seeds 0
+
+Each run's result is written as it ends, so that the command can be stopped at any time and started again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+
+from lmgym.algorithms.registry import ALGORITHMS, find_algorithm
+from lmgym.algorithms.rl_algorithm import RLAlgorithm
+from lmgym.assets import cache_dir
+from lmgym.commands.settings import PolicySettings, TaskSettings
+from lmgym.console import messages, results
+from lmgym.evaluate import Evaluation, evaluate, held_out_indices, play
+from lmgym.learning.batch import Batch
+from lmgym.learning.language_model import LanguageModel
+from lmgym.losses import masked_mean
+from lmgym.plotting import new_figure
+from lmgym.policies.examples import few_shot_examples
+from lmgym.run import Run
+from lmgym.statistics import wilson
+from lmgym.storage import write_text
+
+TEACHER = "reinforce-stable"
+"""Whose first seed the students of `distill` learn from."""
+
+SETTINGS: dict[str, Any] = {
+    "learning_rate": 3e-5,
+    "schedule": "constant",
+    "eval_problems": 200,
+    "evaluate_every": 2,
+    "save_every": 0,
+}
+"""The same for everybody; all else is each algorithm's own default."""
+
+KL_PROBLEMS = range(1000, 1064)
+"""Test problems, none of them evaluated on, whose samples say how far a policy has moved."""
+
+
+@dataclass
+class Settings:
+    """What to compare."""
+
+    only: tuple[str, ...] = tuple(ALGORITHMS)
+    """Algorithms to run."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Each algorithm runs once with each; the first seed of all comes first."""
+    token_budget: int = 20_000
+    """Tokens that a run may generate, greedy baselines and worked solutions included; the last iteration is whole."""
+    out: str = "benchmarks"
+    """The folder that gets algorithms.json, algorithms.md and algorithms.png."""
+
+
+class Curve(Run):
+    """Remembers the accuracy at every evaluation and the tokens it took to get there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.seconds = 0.0, 0.0
+        self.points: list[tuple[float, float]] = []
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Adds up what an iteration cost."""
+        super().log(iteration, metrics)
+        self.seconds += metrics["seconds_collecting"] + metrics["seconds_learning"]
+
+    def log_evaluation(self, iteration: int, evaluation: Evaluation) -> None:
+        """Keeps one point of the curve."""
+        super().log_evaluation(iteration, evaluation)
+        self.points.append((self.tokens, evaluation.strict.value))
+
+
+def main(settings: Settings) -> None:
+    """Runs what is not there yet and writes the report after each run."""
+    out = Path(settings.out)
+    path = out / "algorithms.json"
+    report: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": {}}
+    names = sorted(settings.only, key=lambda name: (name != TEACHER, list(ALGORITHMS).index(name)))
+    for seed in settings.seeds:
+        for name in names:
+            key = f"{name} seed {seed} tokens {settings.token_budget}"
+            if key in report["runs"]:
+                continue
+            messages.print(key, style="bold")
+            if "before" not in report:
+                report["before"] = _before()
+            report["runs"][key] = run_once(name, seed, settings.token_budget)
+            write_text(path, json.dumps(report, indent=1))
+            write_text(out / "algorithms.md", table(report))
+            draw(report, out / "algorithms.png")
+    write_text(out / "algorithms.md", table(report))
+    draw(report, out / "algorithms.png")
+    results.print(table(report), markup=False, soft_wrap=True)
+
+
+def run_once(name: str, seed: int, token_budget: int) -> dict[str, Any]:
+    """Trains one model from the start and measures what became of it."""
+    kind = find_algorithm(name)
+    task, policy_settings = TaskSettings(), PolicySettings()
+    env, test = task.make("train"), task.make("test")
+    examples = few_shot_examples(env, policy_settings.shots)
+    policy = policy_settings.make(env, examples)
+    named: dict[str, Any] = {"iterations": 1000, "token_budget": token_budget, "seed": seed, **SETTINGS}
+    extra: dict[str, Any] = {}
+    if name == "distill":
+        named["teacher"] = str(_teacher_folder())
+        extra["ref_policy"] = policy_settings.make(env, examples, named["teacher"])
+    run = Curve()
+    algorithm = kind(policy, env, kind.Config(evaluate_at_start=False, **named), test, run, **extra)
+    _count_tokens(algorithm, run)
+    algorithm.train()
+    if name == TEACHER and seed == 0:
+        policy.model.save(_teacher_folder())
+    last = algorithm.evaluations[max(algorithm.evaluations)]
+    return {
+        "algorithm": name,
+        "seed": seed,
+        "strict": last.strict.value,
+        "lenient": last.lenient.value,
+        "problems": last.problems,
+        "mean_length": last.mean_length,
+        "iterations": algorithm.iteration,
+        "tokens": run.tokens,
+        "seconds": run.seconds,
+        "kl": kl_moved(algorithm),
+        "points": run.points,
+    }
+
+
+def kl_moved(algorithm: RLAlgorithm) -> float:
+    """How far the policy is from where it began: nats per token, on samples of its own."""
+    test = TaskSettings().make("test")
+    batch = Batch.from_episodes(play(algorithm.policy, test, KL_PROBLEMS, seed=algorithm.config.seed))
+    start = algorithm.learner.logprobs(LanguageModel.load(PolicySettings().model), batch)
+    return masked_mean(batch.logprobs - start, batch.mask)
+
+
+def _count_tokens(algorithm: RLAlgorithm, run: Curve) -> None:
+    spend = algorithm.spend
+
+    def counted(tokens: float) -> None:
+        spend(tokens)
+        run.tokens += tokens
+
+    algorithm.spend = counted  # type: ignore[method-assign]
+
+
+def _before() -> float:
+    """The accuracy that everybody begins with."""
+    env, test = TaskSettings().make("train"), TaskSettings().make("test")
+    policy = PolicySettings().make(env, few_shot_examples(env, PolicySettings().shots))
+    indices = held_out_indices(test, SETTINGS["eval_problems"], avoid=policy.examples)
+    return evaluate(policy, test, indices).strict.value
+
+
+def _teacher_folder() -> Path:
+    return cache_dir() / "benchmark" / "teacher"
+
+
+def _by_algorithm(report: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The runs of each algorithm, the best algorithm first."""
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for run in report["runs"].values():
+        runs.setdefault(run["algorithm"], []).append(run)
+    return dict(sorted(runs.items(), key=lambda item: -float(np.mean([run["strict"] for run in item[1]]))))
+
+
+def table(report: Mapping[str, Any]) -> str:
+    """What won and what lost, in one table."""
+    lines = [
+        f"Held-out accuracy before: {report.get('before', 0):.1%}. Mean of the seeds, the 95 % Wilson interval of that "
+        "mean on as many problems as were evaluated, and each seed.",
+        "",
+        "| algorithm | accuracy after | interval | seeds | gain | KL moved | iterations | tokens | minutes |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, runs in _by_algorithm(report).items():
+
+        def mean(field: str, runs: Sequence[Mapping[str, Any]] = runs) -> float:
+            return float(np.mean([run[field] for run in runs]))
+
+        interval = wilson(mean("strict"), runs[0]["problems"])
+        seeds = ", ".join(f"{run['strict']:.1%}" for run in sorted(runs, key=lambda run: run["seed"]))
+        lines.append(
+            f"| {name} | {mean('strict'):.1%} | {interval.low:.1%} – {interval.high:.1%} | {seeds} | "
+            f"{100 * (mean('strict') - report['before']):+.1f} | {mean('kl'):.3f} | {mean('iterations'):.0f} | "
+            f"{mean('tokens'):,.0f} | {mean('seconds') / 60:.1f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def draw(report: Mapping[str, Any], path: Path) -> None:
+    """One panel per algorithm, with all the others in grey behind it."""
+    runs = _by_algorithm(report)
+    if not runs:
+        return
+    columns = min(6, len(runs))
+    rows = -(-len(runs) // columns)
+    figure = new_figure(2.4 * columns, 2.0 * rows + 0.4)
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flatten()
+    curves = {name: [_curve(report, run) for run in each] for name, each in runs.items()}
+    for panel, (name, mine) in zip(panels, curves.items(), strict=False):
+        for other in curves.values():
+            for tokens, accuracy in other:
+                panel.plot(tokens, accuracy, color="0.85", linewidth=0.7, zorder=1)
+        for tokens, accuracy in mine:
+            panel.plot(tokens, accuracy, color="tab:blue", linewidth=1.6, marker=".", zorder=2)
+        panel.set_title(name, fontsize=9)
+        panel.set_ylim(0, 1)
+        panel.tick_params(labelsize=7)
+    for panel in panels[len(curves) :]:
+        panel.set_visible(False)
+    figure.supxlabel("thousand tokens generated", fontsize=9)
+    figure.supylabel("held-out accuracy", fontsize=9)
+    figure.savefig(path, dpi=130)
+
+
+def _curve(report: Mapping[str, Any], run: Mapping[str, Any]) -> tuple[list[float], list[float]]:
+    points = [(0.0, report["before"]), *run["points"]]
+    return [tokens / 1000 for tokens, _ in points], [accuracy for _, accuracy in points]
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings, config=(tyro.conf.OmitArgPrefixes,), use_underscores=True))

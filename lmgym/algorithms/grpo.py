@@ -1,0 +1,47 @@
+"""GRPO: PPO's clipped ratio without a critic; the group is the baseline (Shao et al., 2024)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from lmgym.advantages import over_group
+from lmgym.algorithms.config import RLConfig
+from lmgym.algorithms.policy_gradient import Normalisation, PolicyGradient, PolicyGradientConfig
+from lmgym.learning.batch import Batch
+from lmgym.losses import Averaging, clipped, token_ratios
+
+
+@dataclass
+class GRPOConfig(PolicyGradientConfig):
+    """GRPO: returns over their group's mean and by its deviation, a clipped ratio, the mean over episodes."""
+
+    has_a_ratio: ClassVar[bool] = True
+    compares_groups: ClassVar[bool] = True
+
+    averaging: Averaging = "episode"
+    """token: all tokens weigh alike; episode: all episodes do; constant: a sum over a fixed length, without bias."""
+    normalisation: Normalisation = "group"
+    """group divides by the deviation of the group's returns."""
+    clip_low: float = 0.2
+    """A token's probability need not fall below 1 − this of what it was."""
+    clip_high: float = 0.2
+    """Nor rise above 1 + this."""
+
+
+class GRPO(PolicyGradient):
+    """Credit: over the group. Objective: the clipped ratio (https://arxiv.org/abs/2402.03300)."""
+
+    Config: ClassVar[type[RLConfig]] = GRPOConfig
+    config: GRPOConfig
+
+    def credit(self, batch: Batch) -> Tensor:
+        """The return over the group's mean."""
+        return batch.at_every_token(over_group(batch.returns, batch.group))
+
+    def objective(self, logprobs: Tensor, batch: Batch) -> Tensor:
+        """PPO's clip, token by token."""
+        ratios = token_ratios(logprobs, batch.logprobs)
+        return clipped(ratios, batch.advantages, self.config.clip_low, self.config.clip_high)

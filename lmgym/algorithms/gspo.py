@@ -1,0 +1,35 @@
+"""GSPO: GRPO whose ratio, and whose clip, belong to the whole episode (Zheng et al., 2025)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from lmgym.algorithms.config import RLConfig
+from lmgym.algorithms.grpo import GRPO, GRPOConfig
+from lmgym.learning.batch import Batch
+from lmgym.losses import clipped, sequence_ratios
+
+
+@dataclass
+class GSPOConfig(GRPOConfig):
+    """GSPO: the geometric mean of an episode's ratios moves little, so its clip is narrow."""
+
+    clip_low: float = 3e-4
+    """An episode's mean ratio need not fall below 1 − this."""
+    clip_high: float = 4e-4
+    """Nor rise above 1 + this."""
+
+
+class GSPO(GRPO):
+    """What is rewarded is an episode, so what is corrected and clipped is one too (https://arxiv.org/abs/2507.18071)."""
+
+    Config: ClassVar[type[RLConfig]] = GSPOConfig
+    config: GSPOConfig
+
+    def objective(self, logprobs: Tensor, batch: Batch) -> Tensor:
+        """PPO's clip, episode by episode."""
+        ratios = sequence_ratios(logprobs, batch.logprobs, batch.mask)
+        return clipped(ratios, batch.advantages, self.config.clip_low, self.config.clip_high)

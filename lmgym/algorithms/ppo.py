@@ -1,0 +1,140 @@
+"""PPO: a critic says what to expect, GAE what came of it, and the clip how far to go (Schulman et al., 2017)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from lmgym.advantages import generalised_advantages
+from lmgym.algorithms.config import RLConfig
+from lmgym.algorithms.policy_gradient import Normalisation, PolicyGradient, PolicyGradientConfig
+from lmgym.algorithms.rl_algorithm import Companion
+from lmgym.learning.batch import Batch
+from lmgym.learning.critic import Critic, make_value_head
+from lmgym.learning.learner import Learner, Update
+from lmgym.losses import AVERAGES, clipped, clipped_value_error, token_ratios
+
+
+@dataclass
+class PPOConfig(PolicyGradientConfig):
+    """PPO with a critic that is a head on the policy or a model of its own."""
+
+    has_a_ratio: ClassVar[bool] = True
+
+    updates_per_iteration: int = 2
+    """Optimiser steps per iteration, each over the whole batch."""
+    normalisation: Normalisation = "batch"
+    """batch makes the advantages of all tokens one population."""
+    clip: float = 0.2
+    """A token's probability need not move further than this share of what it was."""
+    critic: Literal["head", "model"] = "head"
+    """head: one number more from the policy's own network; model: a second network, which costs as much again."""
+    gae: Literal["tokens", "steps"] = "tokens"
+    """What the critic looks ahead over: single tokens, or whole steps of the environment."""
+    discount: float = 1.0
+    """How much a reward one place later is worth."""
+    trace: float = 0.95
+    """The λ of GAE: 1 trusts what happened, 0 trusts the critic."""
+    value_coeff: float = 0.1
+    """How much a head's error counts in the policy's loss."""
+    value_clip: float = 0.2
+    """A value gains nothing by moving further than this from what it was; 0 is no limit."""
+    critic_learning_rate: float = 1e-4
+    """Step size of a critic that is a model of its own."""
+
+
+class PPO(PolicyGradient):
+    """Proximal policy optimisation (https://arxiv.org/abs/1707.06347)."""
+
+    Config: ClassVar[type[RLConfig]] = PPOConfig
+    config: PPOConfig
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        model, alone = self.policy.model, self.config.critic == "model"
+        learner = self.learner
+        if alone:
+            settings = replace(learner.settings, learning_rate=self.config.critic_learning_rate)
+            learner = Learner(model.trainable_copy(), settings, make_value_head(model), reads_vocabulary=False)
+        self.critic = Critic(learner, learns_alone=alone)
+
+    def make_learner(self) -> Learner:
+        """Where the critic is a head on the policy, one optimiser moves both."""
+        if self.config.critic == "model":
+            return super().make_learner()
+        return Learner(self.policy.model, self._learner_settings(), make_value_head(self.policy.model))
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Asks the critic what it expected and works out what came of it."""
+        batch = super().prepare(batch)
+        batch = batch.with_(old_values=self.critic.values(batch))
+        rewards = batch.at_step_ends(batch.rewards)
+        if self.config.kl_place == "reward" and self.reference is not None:
+            rewards = rewards - self.kl_coeff * (batch.logprobs - batch.reference_logprobs) * batch.mask
+        advantages, targets = LOOKING_AHEAD[self.config.gae](self, rewards, batch)
+        return batch.with_(advantages=advantages, value_targets=targets)
+
+    def credit(self, batch: Batch) -> Tensor:
+        """What `prepare` has worked out."""
+        return batch.advantages
+
+    def kl_in_reward(self, batch: Batch) -> Tensor:
+        """Nothing more: the critic has looked ahead over it already."""
+        return torch.zeros_like(batch.advantages)
+
+    def rows_to_hold(self, batch: Batch) -> Tensor:
+        """Everybody."""
+        return torch.arange(len(batch))
+
+    def learnable(self, batch: Batch) -> Batch:
+        """Everybody: even an episode that went as expected confirms the critic."""
+        return batch
+
+    def objective(self, logprobs: Tensor, batch: Batch) -> Tensor:
+        """The clip, token by token."""
+        return clipped(token_ratios(logprobs, batch.logprobs), batch.advantages, self.config.clip, self.config.clip)
+
+    def loss(self, logprobs: Tensor, batch: Batch) -> Tensor:
+        """The policy's loss and, where the critic is a head on it, the critic's."""
+        loss = super().loss(logprobs, batch)
+        if self.critic.learns_alone:
+            return loss
+        return loss + self.config.value_coeff * self.value_loss(logprobs, batch)
+
+    def value_loss(self, logprobs: Tensor, batch: Batch) -> Tensor:
+        """How wrong the critic was."""
+        errors = clipped_value_error(batch.values, batch.old_values, batch.value_targets, self.config.value_clip)
+        return AVERAGES[self.config.averaging](errors, batch)
+
+    def optimise(self, batch: Batch) -> Update | None:
+        """A step of the policy, and one of the critic."""
+        update = super().optimise(batch)
+        self.critic.learn(batch, self.value_loss)
+        return update
+
+    def companions(self) -> dict[str, Companion]:
+        """The critic goes into the checkpoint too."""
+        return super().companions() | {"critic": self.critic}
+
+    def over_tokens(self, rewards: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """GAE from token to token."""
+        discount, trace = self.config.discount, self.config.trace
+        advantages = generalised_advantages(rewards, batch.old_values, batch.mask, discount, trace)
+        return advantages, (advantages + batch.old_values) * batch.mask
+
+    def over_steps(self, rewards: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """GAE from step to step: the value before a step's first token, one advantage for all of its tokens."""
+        values, real = batch.at_step_starts(batch.old_values)
+        earned = batch.by_step(rewards)
+        advantages = generalised_advantages(earned, values, real, self.config.discount, self.config.trace)
+        return batch.at_tokens(advantages), batch.at_tokens(advantages + values)
+
+
+LOOKING_AHEAD: dict[str, Callable[[PPO, Tensor, Batch], tuple[Tensor, Tensor]]] = {
+    "tokens": PPO.over_tokens,
+    "steps": PPO.over_steps,
+}

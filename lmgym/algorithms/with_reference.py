@@ -1,0 +1,84 @@
+"""What algorithms with a reference policy share: who it is, when it is asked, when it catches up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lmgym.algorithms.config import RLConfig
+from lmgym.algorithms.rl_algorithm import Companion, RLAlgorithm
+from lmgym.envs.env import Env
+from lmgym.errors import UserError
+from lmgym.learning.batch import Batch
+from lmgym.learning.learner import Update
+from lmgym.learning.reference import Reference, make_reference
+from lmgym.losses import kl_estimate, masked_mean
+from lmgym.policies.llm_policy import LLMPolicy
+from lmgym.run import Run
+
+
+@dataclass
+class WithReferenceConfig(RLConfig):
+    """How strongly, and to whom, the policy is held."""
+
+    kl_coeff: float = 0.0
+    """How strongly the policy is held to the reference; 0 computes no reference at all."""
+    update_reference_every: int = 0
+    """Let the reference catch up with the policy after every so many iterations; 0 is never."""
+
+
+class WithReference(RLAlgorithm):
+    """Fills in the reference's log-probabilities of those episodes that are held to it."""
+
+    Config: ClassVar[type[RLConfig]] = WithReferenceConfig
+    config: WithReferenceConfig
+
+    def __init__(
+        self,
+        policy: LLMPolicy,
+        env: Env,
+        config: WithReferenceConfig | None = None,
+        eval_env: Env | None = None,
+        run: Run | None = None,
+        ref_policy: LLMPolicy | None = None,
+    ) -> None:
+        super().__init__(policy, env, config, eval_env, run)
+        self.reference: Reference | None = None
+        if ref_policy and policy.model.has_lora and self.config.update_reference_every:
+            raise UserError(
+                "a reference of its own cannot follow a LoRA policy; leave the reference out (under LoRA the base "
+                "model serves as one), or set --update_reference_every 0."
+            )
+        if self.config.kl_coeff:
+            self.reference = make_reference(policy.model, ref_policy.model if ref_policy else None)
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Lets the reference catch up when it is time, and asks it about the tokens that are held to it."""
+        if self.reference is None:
+            return batch
+        every = self.config.update_reference_every
+        if every and self.iteration and self.iteration % every == 0:
+            self.reference.refresh()
+        rows = self.rows_to_hold(batch)
+        logprobs = torch.zeros(batch.mask.shape)
+        if len(rows):
+            logprobs[rows] = self.reference.logprobs(self.learner, batch.select(rows))
+        return batch.with_(reference_logprobs=logprobs)
+
+    def rows_to_hold(self, batch: Batch) -> Tensor:
+        """The episodes that the reference is asked about."""
+        return torch.arange(len(batch))
+
+    def describe(self, update: Update, batch: Batch) -> dict[str, float]:
+        """Adds the distance from the reference."""
+        metrics = super().describe(update, batch)
+        if self.reference is not None:
+            metrics["kl"] = masked_mean(kl_estimate(update.logprobs, batch.reference_logprobs, "k3"), batch.mask)
+        return metrics
+
+    def companions(self) -> dict[str, Companion]:
+        """The reference goes into the checkpoint."""
+        return {} if self.reference is None else {"reference": self.reference}

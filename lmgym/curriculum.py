@@ -1,0 +1,33 @@
+"""A curriculum: problems that are solved now and then teach more than those that are always or never solved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from lmgym.types import Episode
+
+TOO_HARD, TOO_EASY = 0.2, 0.8
+"""Below the one nothing is found, above the other nothing is left to find."""
+
+POOL = 1024
+"""How many problems of a large task are gone through again and again."""
+
+
+def success_rates(episodes: Iterable[Episode]) -> dict[str, float]:
+    """For each problem, by its id, the share of its newest group's episodes that earned a reward."""
+    newest: dict[str, tuple[int, list[bool]]] = {}
+    for episode in episodes:
+        iteration, outcomes = newest.get(episode.problem.id, (episode.iteration, []))
+        if episode.iteration > iteration:
+            outcomes = []
+        newest[episode.problem.id] = (episode.iteration, [*outcomes, episode.reward > 0])
+    return {problem: sum(outcomes) / len(outcomes) for problem, (_, outcomes) in newest.items()}
+
+
+def choose_problems(order: Sequence[int], ids: Sequence[str], rates: Mapping[str, float], count: int) -> list[int]:
+    """Half from those solved 20 to 80 % of the time, then new ones, then whatever there is; in the order given."""
+    fruitful = [index for index in order if TOO_HARD <= rates.get(ids[index], -1.0) <= TOO_EASY]
+    unknown = [index for index in order if ids[index] not in rates]
+    chosen = fruitful[: count - count // 2] + unknown
+    chosen += [index for index in (*fruitful, *order) if index not in set(chosen)]
+    return list(dict.fromkeys(chosen))[:count]

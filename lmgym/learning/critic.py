@@ -1,0 +1,68 @@
+"""The critic: how well it will go, seen just before each token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from lmgym.learning.batch import Batch
+from lmgym.learning.language_model import LanguageModel
+from lmgym.learning.learner import Learner, Loss
+
+MODEL = "network."
+HEAD = "value_head."
+OPTIMISER = "optimiser."
+STEPS = "steps_done"
+
+
+def make_value_head(model: LanguageModel) -> nn.Linear:
+    """A linear map from the model's last states to one number, which begins at 0 everywhere."""
+    head = nn.Linear(model.hidden_size, 1, device=model.device, dtype=torch.float32)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    return head
+
+
+class Critic:
+    """A value head on the policy's own network, which then learns with it, or on a second network that learns alone."""
+
+    def __init__(self, learner: Learner, learns_alone: bool) -> None:
+        self.learner = learner
+        self.learns_alone = learns_alone
+
+    def values(self, batch: Batch) -> Tensor:
+        """The value [episodes, length] before each chosen token."""
+        return self.learner.values(batch)
+
+    def learn(self, batch: Batch, loss: Loss) -> None:
+        """One step of its own; a head on the policy has learnt with the policy already."""
+        if self.learns_alone:
+            self.learner.step(batch, loss)
+
+    def save(self, path: Path) -> None:
+        """Writes the head and, where it has them, its own network and optimiser."""
+        head = self.learner.value_head
+        assert head is not None
+        tensors = {HEAD + name: weight for name, weight in head.state_dict().items()}
+        if self.learns_alone:
+            tensors |= {MODEL + name: weight for name, weight in self.learner.model.network.named_parameters()}
+            tensors |= {OPTIMISER + name: tensor for name, tensor in self.learner.optimizer_tensors().items()}
+            tensors[STEPS] = torch.tensor(self.learner.steps_done)
+        save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
+
+    def load(self, path: Path) -> None:
+        """Reads them back."""
+        tensors = load_file(path)
+
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {name.removeprefix(prefix): each for name, each in tensors.items() if name.startswith(prefix)}
+
+        assert self.learner.value_head is not None
+        self.learner.value_head.load_state_dict(part(HEAD))
+        if self.learns_alone:
+            self.learner.model.network.load_state_dict(part(MODEL), strict=False)
+            self.learner.restore_optimizer(part(OPTIMISER))
+            self.learner.steps_done = int(tensors[STEPS])

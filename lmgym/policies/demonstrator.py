@@ -1,0 +1,58 @@
+"""A policy that writes worked solutions, so that learning from them goes through the same loop as everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lmgym.calculator import calculate, open_expression
+from lmgym.errors import UserError
+from lmgym.policies.llm_policy import LLMPolicy
+from lmgym.policies.policy import Policy
+from lmgym.types import END_OF_TURN, NOBODY, Action, State
+
+
+class Demonstrator(Policy):
+    """Acts by the problem's own solution, in exactly the ids that the learning policy would have written for it."""
+
+    def __init__(self, policy: LLMPolicy) -> None:
+        self.policy = policy
+
+    def get_actions(self, states: Sequence[State], temperature: float | None = None) -> list[Action]:
+        """The next piece of each solution; a solution has no temperature."""
+        return [self._action(state) for state in states]
+
+    def _action(self, state: State) -> Action:
+        if not state.problem.solution:
+            raise UserError(f"problem {state.problem.id} has no worked solution to learn from; add a `solution` to it.")
+        piece = self.policy.demonstration(state)
+        text = piece.removesuffix(END_OF_TURN)
+        ids, mask = self._spell(text)
+        if piece.endswith(END_OF_TURN):
+            ids, mask = [*ids, self.policy.model.tokenizer.eos_token_id], [*mask, 1]
+        return Action(
+            text=piece,
+            prompt_ids=self.policy.prompt_ids(state),
+            token_ids=tuple(ids),
+            logprobs=(0.0,) * len(ids),
+            mask=tuple(mask),
+            policy_version=NOBODY,
+            episode=state.episode,
+        )
+
+    def _spell(self, text: str) -> tuple[list[int], list[int]]:
+        """Ids and mask of a text; what the calculator would have written is context, as in every other episode."""
+        ids: list[int] = []
+        mask: list[int] = []
+        start = 0
+        for place, letter in enumerate(text):
+            expression = open_expression(text[: place + 1]) if letter == "=" and place >= start else None
+            result = calculate(expression) if expression is not None and self.policy.calculator else None
+            if result is None:
+                continue
+            written, forced = self.policy.encode(text[start : place + 1]), self.policy.encode(f"{result}>>")
+            ids += [*written, *forced]
+            mask += [1] * len(written) + [0] * len(forced)
+            closed = text.find(">>", place)
+            start = closed + 2 if closed >= 0 else len(text)
+        rest = self.policy.encode(text[start:])
+        return [*ids, *rest], mask + [1] * len(rest)

@@ -1,0 +1,165 @@
+"""Every algorithm makes a tiny model clearly better, in seconds, through the whole of the real loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import tiny_model
+from small_tasks import TRAIN, Remembering, TwoTurns, Vowel, chat, rewards
+
+from lmgym.algorithms.registry import ALGORITHMS, find_algorithm
+from lmgym.evaluate import evaluate
+from lmgym.types import Problem
+
+SOLVED = [replace(problem, solution="a") for problem in TRAIN]
+COMMON = {
+    "iterations": 15,
+    "problems_per_iteration": 4,
+    "group_size": 16,
+    "learning_rate": 5e-3,
+    "schedule": "constant",
+    "eval_problems": 0,
+    "save_every": 0,
+}
+SPECIAL: dict[str, dict] = {
+    "sft": {"group_size": 1, "problems_per_iteration": 8},
+    "remax": {"group_size": 1, "problems_per_iteration": 64},
+    "ppo": {"value_coeff": 0.5},
+    "dpo": {"iterations": 30},
+    "gspo": {"updates_per_iteration": 2},
+}
+
+
+def accuracy(policy, env) -> float:
+    return evaluate(policy, env, range(8), samples=16, temperature=1.0, seed=3).mean_reward
+
+
+@pytest.fixture(scope="module")
+def teacher():
+    """A policy that has learnt the task already."""
+    return train("reinforce").policy
+
+
+def train(name: str, env=None, policy=None, **given):
+    kind = find_algorithm(name)
+    extra = {"ref_policy": given.pop("ref_policy")} if "ref_policy" in given else {}
+    settings = {**COMMON, **SPECIAL.get(name, {}), **given}
+    algorithm = kind(policy or chat(), env or Vowel(SOLVED), kind.Config(**settings), None, Remembering(), **extra)
+    algorithm.train()
+    return algorithm
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "distill"])
+def test_it_learns(name):
+    env = Vowel(SOLVED)
+    before = accuracy(chat(), env)
+    algorithm = train(name, env)
+    assert before < 0.35
+    assert accuracy(algorithm.policy, env) > 0.8
+    assert not algorithm.run.warnings
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"samples": "student"}, {"samples": "teacher"}, {"samples": "student", "reward_coeff": 1.0, "kl_coeff": 0.1}],
+    ids=["student", "teacher", "mixed"],
+)
+def test_a_student_learns_from_a_teacher(teacher, given):
+    env = Vowel(SOLVED)
+    student = chat(tiny_model(size=32, seed=1))
+    assert accuracy(student, env) < 0.35
+    algorithm = train("distill", env, student, ref_policy=teacher, teacher="teacher", **given)
+    assert accuracy(algorithm.policy, env) > 0.7
+    assert not algorithm.run.warnings
+
+
+@pytest.mark.parametrize("critic", ["head", "model"])
+@pytest.mark.parametrize("gae", ["tokens", "steps"])
+def test_ppo_learns_two_turns_with_either_critic(critic, gae):
+    algorithm = train("ppo", TwoTurns(TRAIN), critic=critic, gae=gae, iterations=20, critic_learning_rate=5e-3)
+    assert rewards(algorithm)[0] < 0.4
+    assert sum(rewards(algorithm)[-3:]) / 3 > 0.75
+
+
+def test_the_critic_comes_to_know_what_to_expect():
+    """Always rewarded, so the value of every state is 1, whatever the policy does."""
+
+    class Certain(Vowel):
+        def respond(self, state, text, ended):
+            return replace(super().respond(state, text, ended), reward=1.0)
+
+    algorithm = train("ppo", Certain(TRAIN), critic="model", iterations=25, critic_learning_rate=1e-2, value_clip=0.0)
+    from lmgym.learning.batch import Batch
+
+    batch = Batch.from_episodes(algorithm.buffer.of_iteration(24))
+    values = algorithm.critic.values(batch)[batch.mask]
+    assert (values - 1).abs().mean() < 0.1
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"entropy_coeff": 0.05},
+        {"kl_coeff": 0.02, "kl_target": 0.05},
+        {"normalisation": "batch"},
+        {"averaging": "constant"},
+        {"filter_groups": True},
+        {"curriculum": True},
+        {"max_ratio": 2.0, "replay_episodes": 32},
+    ],
+    ids=lambda given: "-".join(given),
+)
+def test_the_choices_that_cut_across_leave_it_learning(given):
+    assert sum(rewards(train("reinforce", **given))[-3:]) / 3 > 0.75
+
+
+def test_an_entropy_bonus_keeps_the_entropy_up():
+    """With no reward to gain, only the bonus moves the policy."""
+
+    class Nothing(Vowel):
+        def respond(self, state, text, ended):
+            return replace(super().respond(state, text, ended), reward=0.0)
+
+    peaked = tiny_model(size=32)
+    with torch.no_grad():
+        peaked.head.weight.mul_(2)
+    algorithm = train("reinforce", Nothing(TRAIN), chat(peaked), entropy_coeff=0.1, iterations=8)
+    entropies = [metrics["entropy"] for metrics in algorithm.run.history]
+    assert entropies[-1] > entropies[0] + 0.3
+
+
+def test_an_adaptive_kl_comes_nearer_to_its_target_than_a_fixed_one():
+    target, given = 0.3, {"kl_coeff": 0.05, "iterations": 40, "kl_on_silent_groups": True}
+    fixed = train("reinforce-stable", **given)
+    moved = train("reinforce-stable", kl_target=target, **given)
+    last = [run.run.history[-1]["kl"] for run in (fixed, moved)]
+    assert abs(last[1] - target) < 0.5 * abs(last[0] - target)
+    assert moved.kl_coeff == moved.memory["kl_coeff"] != 0.05
+
+
+def test_dapo_samples_on_until_enough_groups_teach_something():
+    class Rare(Vowel):
+        """Fifteen problems in sixteen give nobody anything."""
+
+        def respond(self, state, text, ended):
+            response = super().respond(state, text, ended)
+            return response if int(state.problem.id) % 16 == 0 else replace(response, reward=0.0)
+
+    problems = [Problem(str(index), f"Q{index}", "a") for index in range(64)]
+    algorithm = train("dapo", Rare(problems), iterations=1, max_helpings=3)
+    episodes = algorithm.buffer.of_iteration(0)
+    assert len(episodes) == 3 * 4 * 16
+    assert len({episode.group for episode in episodes}) == 12
+    assert len({episode.problem.id for episode in episodes}) == 12
+    content = train("dapo", iterations=1)
+    assert len(content.buffer.of_iteration(0)) == 4 * 16
+
+
+def test_a_user_s_own_algorithm_is_a_first_class_one(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "from lmgym.algorithms.grpo import GRPO\n\n\nclass Mine(GRPO):\n    '''My own.'''\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert find_algorithm("mine:Mine").__name__ == "Mine"

@@ -1,0 +1,316 @@
+"""Every algorithm's expected update, counted out over all groups, against its own definition."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from tabular import (
+    LENGTH,
+    SEQUENCES,
+    STATES,
+    bare,
+    batch_of,
+    close,
+    entropies_of,
+    expected_update,
+    gradient,
+    logprobs_of,
+    loss_of,
+    probabilities,
+    table,
+)
+from torch import Tensor
+
+from lmgym.losses import CONSTANT_LENGTH
+
+GENERATOR = torch.Generator().manual_seed(5)
+REWARDS = torch.rand(len(SEQUENCES), 1, dtype=torch.float64, generator=GENERATOR)
+SUCCESS = torch.tensor([1.0, 0, 0, 0, 1, 0, 0, 0, 0], dtype=torch.float64)[:, None]
+STEP_REWARDS = torch.rand(len(SEQUENCES), 2, dtype=torch.float64, generator=GENERATOR)
+STEP_REWARDS[:, 0] = torch.tensor([STEP_REWARDS[3 * (number // 3), 0] for number in range(len(SEQUENCES))])
+"""The reward of a first token is known before the second is chosen, so it may depend on the first alone."""
+ALL = range(len(SEQUENCES))
+
+
+def expected_return(logits: Tensor, rewards: Tensor = REWARDS) -> Tensor:
+    return (probabilities(logits) * rewards.sum(dim=1)).sum()
+
+
+def state_kl(logits: Tensor, reference: Tensor) -> Tensor:
+    """The sum over tokens of the KL of the next one, with the states as they are."""
+    p, q = logits.log_softmax(-1), reference.log_softmax(-1)
+    each = (p.exp() * (p - q)).sum(-1)[torch.tensor(STATES)].sum(dim=1)
+    return (probabilities(logits).detach() * each).sum()
+
+
+def sequence_kl(logits: Tensor, reference: Tensor) -> Tensor:
+    p, q = logprobs_of(logits, ALL).sum(dim=1), logprobs_of(reference, ALL).sum(dim=1)
+    return (p.exp() * (p - q)).sum()
+
+
+TRUTH = gradient(expected_return)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "group_size", "scale"),
+    [
+        ("reinforce", {"baseline": "none"}, 1, 1 / LENGTH),
+        ("reinforce", {"baseline": "running", "averaging": "episode"}, 1, 1 / LENGTH),
+        ("reinforce", {"baseline": "none", "averaging": "constant"}, 2, 1 / CONSTANT_LENGTH),
+        ("reinforce", {}, 2, 1 / 2 / LENGTH),  # a group's own mean takes one part in its size away
+        ("reinforce", {}, 3, 2 / 3 / LENGTH),
+        ("reinforce-stable", {"kl_coeff": 0.0}, 2, 1 / 2 / LENGTH),
+        ("rloo", {}, 2, 1 / CONSTANT_LENGTH),
+        ("rloo", {}, 3, 1 / CONSTANT_LENGTH),
+        ("dr-grpo", {}, 2, 1 / 2 / CONSTANT_LENGTH),
+        ("dr-grpo", {"averaging": "token"}, 3, 2 / 3 / LENGTH),
+        ("cispo", {"normalisation": "none"}, 2, 1 / 2 / LENGTH),
+        ("sapo", {"normalisation": "none"}, 2, 1 / 2 / LENGTH),
+        ("gspo", {"normalisation": "none"}, 2, 1 / 2 / LENGTH),
+        ("dapo", {"normalisation": "none", "filter_groups": False}, 2, 1 / 2 / LENGTH),
+        ("reinforce-pp", {"normalisation": "none", "kl_coeff": 0.0}, 1, 1 / LENGTH),
+        ("distill", {"reward_coeff": 1.0, "kl_coeff": 0.0, "teacher": "t"}, 2, 1 / 2 / LENGTH),
+    ],
+)
+def test_unbiased_algorithms_follow_the_true_gradient(name, settings, group_size, scale):
+    algorithm = bare(name, **settings)
+    algorithm.memory["mean_reward"] = 0.37
+    assert close(expected_update(algorithm, REWARDS, group_size), scale * TRUTH)
+
+
+def test_a_greedy_baseline_is_unbiased_too():
+    algorithm = bare("remax")
+    algorithm.greedy_returns = torch.tensor([0.8], dtype=torch.float64)
+    assert close(expected_update(algorithm, REWARDS, 1), TRUTH / LENGTH)
+
+
+def test_step_rewards_are_credited_to_what_came_before_them():
+    exact = gradient(lambda logits: expected_return(logits, STEP_REWARDS))
+    algorithm = bare("reinforce", baseline="none")
+    assert close(expected_update(algorithm, STEP_REWARDS, 1, two_steps=True), exact / LENGTH)
+
+
+@pytest.mark.parametrize("group_size", [2, 3])
+def test_maxrl_climbs_the_first_terms_of_the_log_likelihood(group_size):
+    def harmonic(logits: Tensor) -> Tensor:
+        failure = 1 - expected_return(logits, SUCCESS)
+        return sum((1 - failure**k) / k for k in range(1, group_size))
+
+    update = expected_update(bare("maxrl"), SUCCESS, group_size)
+    assert close(update, gradient(harmonic) / CONSTANT_LENGTH)
+
+
+def standardised(group: tuple[int, ...]) -> Tensor:
+    rewards = REWARDS[list(group), 0]
+    return (rewards - rewards.mean()) / (rewards.std() + 1e-4)
+
+
+@pytest.mark.parametrize("name", ["grpo", "gspo", "sapo", "cispo", "dapo"])
+def test_the_grpo_family_agrees_on_policy_and_divides_by_the_deviation(name):
+    """Ratio 1: no clip and no gate has closed, and they all have GRPO's gradient."""
+    logits = table(0).requires_grad_()
+    chances, exact = probabilities(table(0)), torch.zeros_like(logits)
+    for group in itertools.product(ALL, repeat=2):
+        objective = (standardised(group) * logprobs_of(logits, group).sum(dim=1)).mean() / LENGTH
+        exact += chances[list(group)].prod() * torch.autograd.grad(objective, logits)[0]
+    assert close(expected_update(bare(name), REWARDS, 2), exact.detach())
+    assert not torch.allclose(exact, TRUTH / 2 / LENGTH, rtol=0.05)  # which is what biases it
+
+
+def test_reinforce_pp_normalises_over_the_batch():
+    group = (0, 4, 7, 7)
+    batch = batch_of(group, REWARDS, table(0), group=[0, 0, 1, 1])
+    found = bare("reinforce-pp", kl_coeff=0.0).advantages(batch)[:, 1:]
+    values = REWARDS[list(group), 0].repeat_interleave(LENGTH)
+    expected = (values - values.mean()) / (values.std() + 1e-4)
+    assert torch.allclose(found.flatten(), expected)
+
+
+KL_NAMES = ["reinforce", "reinforce-stable", "rloo", "grpo", "dr-grpo", "dapo", "gspo", "cispo", "sapo", "maxrl"]
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+@pytest.mark.parametrize("name", [*KL_NAMES, "distill"])
+def test_a_kl_in_the_loss_has_the_gradient_of_each_tokens_own_kl(name, estimator):
+    extra = {"teacher": "t"} if name == "distill" else {}
+    extra |= {"filter_groups": False} if name == "dapo" else {}
+    algorithm = bare(name, kl_coeff=0.3, kl_estimator=estimator, averaging="token", **extra)
+    nothing, reference = torch.zeros(len(SEQUENCES), 1, dtype=torch.float64), table(1)
+    exact = -0.3 * gradient(lambda logits: state_kl(logits, reference)) / LENGTH
+    assert close(expected_update(algorithm, nothing, 2, reference=reference), exact)
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k3"])
+@pytest.mark.parametrize("name", ["reinforce", "rloo", "dr-grpo", "cispo", "sapo", "maxrl", "reinforce-pp"])
+def test_a_kl_in_the_reward_has_the_gradient_of_the_kl_of_whole_sequences(name, estimator):
+    settings = {"kl_coeff": 0.3, "kl_estimator": estimator, "kl_place": "reward", "averaging": "token"}
+    algorithm = bare(name, normalisation="none", **settings)
+    nothing, reference = torch.zeros(len(SEQUENCES), 1, dtype=torch.float64), table(1)
+    exact = -0.3 * gradient(lambda logits: sequence_kl(logits, reference)) / LENGTH
+    assert close(expected_update(algorithm, nothing, 2, reference=reference), exact)
+
+
+@pytest.mark.parametrize("name", [*KL_NAMES, "reinforce-pp"])
+def test_an_entropy_bonus_has_the_gradient_of_the_entropy(name):
+    extra = {"filter_groups": False} if name == "dapo" else {}
+    algorithm = bare(name, entropy_coeff=0.2, kl_coeff=0.0, averaging="token", normalisation="none", **extra)
+    nothing = torch.zeros(len(SEQUENCES), 1, dtype=torch.float64)
+
+    def entropy(logits: Tensor) -> Tensor:
+        return (probabilities(logits).detach() * entropies_of(logits, ALL).sum(dim=1)).sum()
+
+    assert close(expected_update(algorithm, nothing, 2), 0.2 * gradient(entropy) / LENGTH)
+
+
+@pytest.mark.parametrize("name", ["reinforce", "cispo", "rloo"])
+def test_importance_ratios_turn_old_groups_into_new_ones_for_single_tokens(name):
+    """For one token the correction is exact; rewards here depend on the first token alone."""
+    first = torch.tensor([REWARDS[3 * (number // 3), 0] for number in ALL], dtype=torch.float64)[:, None]
+    extra = {"normalisation": "none"} if name == "cispo" else {}
+    extra |= {"baseline": "none"} if name == "reinforce" else {}
+    algorithm = bare(name, max_ratio=1e9, averaging="token", **extra)
+    update = expected_update(algorithm, first, 2, behaviour=table(3))
+    exact = gradient(lambda logits: expected_return(logits, first))
+    scale = {"reinforce": 1.0, "cispo": 0.5, "rloo": 1.0}[name]
+    if name == "reinforce":
+        assert close(update[0], scale * exact[0] / LENGTH)  # the first token's own logits
+    uncorrected = bare(name, max_ratio=0.0, averaging="token", **extra)
+    assert not torch.allclose(expected_update(uncorrected, first, 2, behaviour=table(3))[0], exact[0] / LENGTH)
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo", "dr-grpo", "reinforce-pp", "ppo"])
+@pytest.mark.parametrize("good", [True, False])
+def test_a_clip_stops_what_has_gone_far_enough_and_nothing_else(name, good):
+    algorithm = bare(name, **({"kl_coeff": 0.0} if name == "reinforce-pp" else {}))
+    config = algorithm.config
+    low, high = getattr(config, "clip_low", 0.2), getattr(config, "clip_high", 0.2)
+    advantage = torch.tensor([[1.0 if good else -1.0]], dtype=torch.float64)
+    for change in (0.5, 1 - low - 0.01, 1 - low + 0.01, 1.0, 1 + high - 0.01, 1 + high + 0.01, 2.0):
+        logprobs = torch.tensor([[change]], dtype=torch.float64).log().requires_grad_()
+        batch = batch_of((0,), REWARDS, table(0)).with_(advantages=advantage, logprobs=torch.zeros_like(advantage))
+        slope = torch.autograd.grad(algorithm.objective(logprobs, batch).sum(), logprobs)[0].item()
+        stopped = change > 1 + high if good else change < 1 - low
+        assert slope == pytest.approx(0.0 if stopped else -advantage.item() * change)
+
+
+def test_gspo_clips_whole_episodes():
+    algorithm = bare("gspo")
+    batch = batch_of((0, 1), REWARDS, table(0)).with_(advantages=torch.ones(2, 3, dtype=torch.float64))
+    # The first episode's tokens moved far apart but cancel out; the second's moved a little in the same direction.
+    change = torch.tensor([[0, 0.5, -0.5], [0, 0.001, 0.001]], dtype=torch.float64)
+    logprobs = (batch.logprobs + change).requires_grad_()
+    slopes = torch.autograd.grad(algorithm.loss(logprobs, batch), logprobs)[0]
+    assert torch.allclose(slopes[0, 1:], torch.full((2,), -1 / 2 / 2, dtype=torch.float64))
+    assert bool((slopes[1] == 0).all())
+
+
+def test_sapo_fades_on_both_sides():
+    algorithm = bare("sapo")
+    slopes = []
+    for change in (0.2, 0.9, 1.0, 1.1, 5.0):
+        ratio = torch.tensor([[change]], dtype=torch.float64)
+        logprobs = ratio.log().requires_grad_()
+        one = torch.ones(1, 1, dtype=torch.float64)
+        batch = batch_of((0,), REWARDS, table(0)).with_(advantages=one, logprobs=torch.zeros_like(one))
+        slope = torch.autograd.grad(algorithm.objective(logprobs, batch).sum(), logprobs)[0].item() / change
+        slopes.append(-slope)
+    assert slopes[2] == pytest.approx(1.0)
+    assert max(slopes) == slopes[2]
+    assert slopes[0] < slopes[1]
+    assert slopes[4] < slopes[3]
+
+
+@pytest.mark.parametrize("two_steps", [False, True])
+def test_ppo_without_clip_and_with_full_traces_is_unbiased_whatever_the_critic_says(two_steps):
+    rewards = STEP_REWARDS if two_steps else REWARDS
+    critic = torch.randn(len(STATES[0]) + 2, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
+    settings = {"trace": 1.0, "normalisation": "none", "clip": 1e9}
+    exact = gradient(lambda logits: expected_return(logits, rewards)) / LENGTH
+    for gae in ("tokens", "steps"):
+        algorithm = bare("ppo", gae=gae, **settings)
+
+        def look_ahead(batch, algorithm=algorithm):
+            states = torch.tensor(
+                [[0, *(1 + s for s in STATES[SEQUENCES.index(tuple(row[1:]))])] for row in batch.tokens.tolist()]
+            )
+            values = torch.cat([critic.new_zeros(1), critic])[states] * batch.mask
+            algorithm.critic.values = lambda _: values
+            return algorithm.prepare(batch)
+
+        update = expected_update(algorithm, rewards, 1, change=look_ahead, two_steps=two_steps)
+        assert close(update, exact)
+
+
+def test_expert_iteration_imitates_what_succeeded_and_nothing_else():
+    algorithm = bare("expert-iteration")
+    logits = table(0).requires_grad_()
+    chances, exact = probabilities(table(0)), torch.zeros_like(logits)
+    for group in itertools.product(ALL, repeat=2):
+        kept = [number for number in group if SUCCESS[number] > 0]
+        if kept:
+            mean = logprobs_of(logits, kept).mean()
+            exact += chances[list(group)].prod() * torch.autograd.grad(mean, logits)[0]
+    logits = table(0).requires_grad_()
+    found = torch.zeros_like(logits)
+    for group in itertools.product(ALL, repeat=2):
+        batch = batch_of(group, SUCCESS, table(0))
+        learnable = algorithm.learnable(batch.with_(advantages=algorithm.advantages(batch)))
+        if len(learnable):
+            kept = [number for number in group if SUCCESS[number] > 0]
+            zeros = torch.zeros(len(kept), 1, dtype=torch.float64)
+            loss = algorithm.loss(torch.cat([zeros, logprobs_of(logits, kept)], dim=1), learnable)
+            found -= chances[list(group)].prod() * torch.autograd.grad(loss, logits)[0]
+    assert close(found.detach(), exact.detach())
+
+
+def test_best_of_n_keeps_the_best():
+    batch = batch_of((0, 1, 2, 3), REWARDS, table(0), group=[0, 0, 1, 1])
+    kept = bare("expert-iteration", keep=1).advantages(batch)[:, 1] > 0
+    returns = batch.returns
+    assert kept.tolist() == [
+        bool(returns[0] >= returns[1]),
+        bool(returns[1] > returns[0]),
+        bool(returns[2] >= returns[3]),
+        bool(returns[3] > returns[2]),
+    ]
+
+
+def test_dpo_follows_the_gradient_of_its_own_definition():
+    algorithm, strength = bare("online-dpo"), 0.1
+    logits, reference = table(0).requires_grad_(), table(1)
+    group = (0, 5, 3, 8)
+    batch = batch_of(group, REWARDS, table(0), reference, group=[0, 0, 1, 1])
+    batch = batch.with_(advantages=algorithm.advantages(batch))
+    found = torch.autograd.grad(
+        algorithm.loss(torch.cat([torch.zeros(4, 1, dtype=torch.float64), logprobs_of(logits, group)], 1), batch),
+        logits,
+    )[0]
+    change = (logprobs_of(logits, group) - logprobs_of(reference, group)).sum(dim=1)
+    losses = []
+    for one, other in ((0, 1), (2, 3)):
+        better, worse = (one, other) if batch.returns[one] > batch.returns[other] else (other, one)
+        losses.append(-(strength * (change[better] - change[worse])).sigmoid().log())
+    exact = torch.autograd.grad(sum(losses) / 2, logits)[0]
+    assert close(found, exact)
+
+
+def test_groups_without_a_signal_leave_the_average_only_when_they_are_filtered():
+    rewards = torch.tensor([1.0, 0, 1, 1, 0, 0, 0, 0, 0], dtype=torch.float64)[:, None]
+    group = (0, 1, 2, 3)  # the second pair is equally good
+    batch = batch_of(group, rewards, table(0), group=[0, 0, 1, 1])
+    for name, totals in (("grpo", (4, 8)), ("dapo", (2, 4))):
+        algorithm = bare(name)
+        learnable = algorithm.learnable(batch.with_(advantages=algorithm.advantages(batch)))
+        assert len(learnable) == 2
+        assert (learnable.total_episodes, learnable.total_tokens) == totals
+
+
+def test_a_longer_loss_than_necessary_would_be_seen():
+    """The checks above can fail: a wrong sign or scale is not close."""
+    algorithm = bare("rloo")
+    update = expected_update(algorithm, REWARDS, 2)
+    assert not close(-update, TRUTH / CONSTANT_LENGTH)
+    assert not close(1.01 * update, TRUTH / CONSTANT_LENGTH)
+    assert loss_of(algorithm, batch_of((0, 1), REWARDS, table(0)), table(0), (0, 1)).ndim == 0

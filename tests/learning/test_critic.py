@@ -1,0 +1,74 @@
+"""A critic that is saved and read back is the same critic, and goes on learning the same way."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from conftest import tiny_model
+from hand_made import Turn, make_episode
+
+from lmgym.distribution import WHOLE
+from lmgym.learning.batch import Batch
+from lmgym.learning.critic import Critic, make_value_head
+from lmgym.learning.learner import Learner, LearnerSettings
+from lmgym.losses import per_token
+
+SETTINGS = LearnerSettings(
+    learning_rate=1e-2,
+    schedule="constant",
+    warmup_steps=0,
+    total_steps=50,
+    max_gradient_norm=1e9,
+    weight_decay=0.0,
+    micro_batch_tokens=10**6,
+    gradient_accumulation_steps=1,
+    distribution=WHOLE,
+)
+EPISODES = [make_episode(Turn([5, 6, 7 + row], [8, 9], [1, 1], float(row % 2)), group=row) for row in range(4)]
+BATCH = Batch.from_episodes(EPISODES)
+BATCH = BATCH.with_(value_targets=BATCH.at_every_token(BATCH.returns))
+
+
+def squared(logprobs, batch):
+    return per_token((batch.values - batch.value_targets).square(), batch)
+
+
+def critic(alone: bool, seed: int = 0) -> Critic:
+    model = tiny_model(seed=seed)
+    return Critic(Learner(model, SETTINGS, make_value_head(model), reads_vocabulary=not alone), alone)
+
+
+def test_a_new_critic_expects_nothing_and_learns_what_to_expect():
+    one = critic(alone=True)
+    assert not one.values(BATCH).any()
+    before = (one.values(BATCH) - BATCH.value_targets)[BATCH.mask].square().mean()
+    for _ in range(20):
+        one.learn(BATCH, squared)
+    after = (one.values(BATCH) - BATCH.value_targets)[BATCH.mask].square().mean()
+    assert after < 0.3 * before
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_saved_and_read_back_it_is_the_same(tmp_path, alone):
+    one, other = critic(alone), critic(alone, seed=0 if not alone else 3)
+    one.learner.step(BATCH, squared)
+    one.save(tmp_path / "critic.safetensors")
+    other.load(tmp_path / "critic.safetensors")
+    if alone:
+        assert torch.equal(one.values(BATCH), other.values(BATCH))
+        for each in (one, other):
+            each.learn(BATCH, squared)
+        assert torch.equal(one.values(BATCH), other.values(BATCH))
+        assert one.learner.steps_done == other.learner.steps_done == 2
+    else:
+        for mine, theirs in zip(
+            one.learner.value_head.parameters(), other.learner.value_head.parameters(), strict=True
+        ):
+            assert torch.equal(mine, theirs)
+
+
+def test_a_head_on_the_policy_has_learnt_with_it_already():
+    one = critic(alone=False)
+    before = one.values(BATCH)
+    one.learn(BATCH, squared)
+    assert torch.equal(one.values(BATCH), before)
