@@ -33,7 +33,7 @@ from lmgym.statistics import wilson
 from lmgym.storage import write_text
 
 TEACHER = "reinforce-stable"
-"""Whose first seed the students of `distill` learn from."""
+"""Whose first seed the students of `distill` learn from; its tokens are not counted as theirs."""
 
 SETTINGS: dict[str, Any] = {
     "learning_rate": 3e-5,
@@ -86,7 +86,11 @@ def main(settings: Settings) -> None:
     out = Path(settings.out)
     path = out / "algorithms.json"
     report: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": {}}
-    names = sorted(settings.only, key=lambda name: (name != TEACHER, list(ALGORITHMS).index(name)))
+    for name in settings.only:
+        find_algorithm(name)  # a wrong name is said before anything is run
+    names = sorted(
+        settings.only, key=lambda name: (name != TEACHER, list(ALGORITHMS).index(name) if name in ALGORITHMS else -1)
+    )
     for seed in settings.seeds:
         for name in names:
             key = f"{name} seed {seed} tokens {settings.token_budget}"
@@ -114,14 +118,16 @@ def run_once(name: str, seed: int, token_budget: int) -> dict[str, Any]:
     named: dict[str, Any] = {"iterations": 1000, "token_budget": token_budget, "seed": seed, **SETTINGS}
     extra: dict[str, Any] = {}
     if name == "distill":
-        named["teacher"] = str(_teacher_folder())
+        named["teacher"] = str(_teacher_folder(token_budget))
+        if not Path(named["teacher"]).exists():
+            run_once(TEACHER, 0, token_budget)
         extra["ref_policy"] = policy_settings.make(env, examples, named["teacher"])
     run = Curve()
     algorithm = kind(policy, env, kind.Config(evaluate_at_start=False, **named), test, run, **extra)
     _count_tokens(algorithm, run)
     algorithm.train()
     if name == TEACHER and seed == 0:
-        policy.model.save(_teacher_folder())
+        policy.model.save(_teacher_folder(token_budget))
     last = algorithm.evaluations[max(algorithm.evaluations)]
     return {
         "algorithm": name,
@@ -164,8 +170,8 @@ def _before() -> float:
     return evaluate(policy, test, indices).strict.value
 
 
-def _teacher_folder() -> Path:
-    return cache_dir() / "benchmark" / "teacher"
+def _teacher_folder(token_budget: int) -> Path:
+    return cache_dir() / "benchmark" / f"teacher-{token_budget}"
 
 
 def _by_algorithm(report: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:

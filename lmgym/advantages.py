@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+NOTHING = 1e-6
+"""Credit below this is rounding."""
+
 
 def discounted_returns(rewards: Tensor, discount: float) -> Tensor:
     """The return of each step: its reward and, discounted once per step, all that follow (Sutton & Barto, 3.8)."""
@@ -98,23 +101,38 @@ def best_against_worst(returns: Tensor, group: Tensor) -> Tensor:
     return signs
 
 
-def scale_by_group(advantages: Tensor, returns: Tensor, group: Tensor, mask: Tensor) -> Tensor:
-    """Divides by the standard deviation of the group's returns, so that every problem weighs alike (GRPO)."""
-    sums, sizes = _group_sums((returns - group_mean(returns, group)).square(), group)
+def scale_by_group(credit: Tensor, penalty: Tensor, group: Tensor, mask: Tensor) -> Tensor:
+    """Credit by the deviation of its group, so that every problem weighs alike (GRPO); then less the penalty.
+
+    The deviation is that of the episodes' mean credit; a group without any is left as it is.
+    """
+    means = credit.sum(dim=1) / mask.sum(dim=1).clamp(min=1)
+    sums, sizes = _group_sums(over_group(means, group).square(), group)
     deviation = (sums / (sizes - 1).clamp(min=1)).sqrt()[group]
-    return advantages / (deviation[:, None] + 1e-4) * mask
+    return credit / torch.where(deviation > NOTHING, deviation + 1e-4, 1.0)[:, None] - penalty
 
 
-def scale_by_batch(advantages: Tensor, returns: Tensor, group: Tensor, mask: Tensor) -> Tensor:
-    """Mean 0 and deviation 1 over all chosen tokens of the batch (REINFORCE++; Hu, 2025, https://arxiv.org/abs/2501.03262)."""
+def scale_by_batch(credit: Tensor, penalty: Tensor, group: Tensor, mask: Tensor) -> Tensor:
+    """Credit less the penalty, to mean 0 and deviation 1 over all chosen tokens of the batch (REINFORCE++).
+
+    Hu, 2025, https://arxiv.org/abs/2501.03262.
+    """
+    advantages = credit - penalty
     chosen = advantages[mask]
-    deviation = chosen.std() if len(chosen) > 1 else chosen.new_zeros(())
-    return (advantages - chosen.mean()) / (deviation + 1e-4) * mask if len(chosen) else advantages
+    if len(chosen) < 2:
+        return advantages
+    return (advantages - chosen.mean()) / (chosen.std() + 1e-4) * mask
 
 
-def unscaled(advantages: Tensor, returns: Tensor, group: Tensor, mask: Tensor) -> Tensor:
-    """Leaves advantages as they are."""
-    return advantages
+def unscaled(credit: Tensor, penalty: Tensor, group: Tensor, mask: Tensor) -> Tensor:
+    """Credit less the penalty."""
+    return credit - penalty
+
+
+def teaching_groups(credit: Tensor, group: Tensor) -> Tensor:
+    """[episodes] whether anybody of an episode's group has any credit [episodes, length]."""
+    sums, _ = _group_sums((credit.abs().amax(dim=1) > NOTHING).float(), group)
+    return sums[group] > 0
 
 
 def generalised_advantages(rewards: Tensor, values: Tensor, real: Tensor, discount: float, trace: float) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from lmgym.evaluate import is_correct
 from lmgym.types import Episode
 
 TOO_HARD, TOO_EASY = 0.2, 0.8
@@ -14,13 +15,13 @@ POOL = 1024
 
 
 def success_rates(episodes: Iterable[Episode]) -> dict[str, float]:
-    """For each problem, by its id, the share of its newest group's episodes that earned a reward."""
+    """For each problem, by its id, the share of its newest group's episodes that are right."""
     newest: dict[str, tuple[int, list[bool]]] = {}
     for episode in episodes:
         iteration, outcomes = newest.get(episode.problem.id, (episode.iteration, []))
         if episode.iteration > iteration:
             outcomes = []
-        newest[episode.problem.id] = (episode.iteration, [*outcomes, episode.reward > 0])
+        newest[episode.problem.id] = (episode.iteration, [*outcomes, is_correct(episode)])
     return {problem: sum(outcomes) / len(outcomes) for problem, (_, outcomes) in newest.items()}
 
 

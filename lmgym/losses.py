@@ -89,7 +89,7 @@ def kl_penalty(logprobs: Tensor, reference: Tensor, estimator: KLEstimator) -> T
 
 
 def adapted_coefficient(coefficient: float, measured: float, target: float) -> float:
-    """A coefficient that follows the measured KL, by 10 % at most (Ziegler et al., 2019, arXiv:1909.08593)."""
+    """A coefficient that follows the measured KL, by 10 % at most; after Ziegler et al., 2019 (arXiv 1909.08593)."""
     error = min(max(measured / target - 1, -1.0), 1.0)
     return coefficient * (1 + 0.1 * error)
 

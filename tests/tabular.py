@@ -98,10 +98,19 @@ def bare(name: str, **settings: Any) -> Any:
 
 
 def loss_of(algorithm: Any, batch: Batch, logits: Tensor, sequences: Sequence[int]) -> Tensor:
-    """What the loop would minimise for one batch."""
+    """What the loop would minimise for one batch: prepared, credited, and only of what is worth computing."""
+    reference = batch.reference_logprobs
+    if hasattr(algorithm, "rows_to_hold") and algorithm.reference is not None:
+        held = torch.zeros(len(batch), 1, dtype=torch.bool)
+        held[algorithm.rows_to_hold(batch)] = True
+        batch = batch.with_(reference_logprobs=reference * held)  # as `prepare` leaves it
     batch = batch.with_(advantages=algorithm.advantages(batch))
-    batch = batch.with_(entropies=after_prompt(entropies_of(logits, sequences)))
-    return algorithm.loss(after_prompt(logprobs_of(logits, sequences)), batch)
+    learnable = algorithm.learnable(batch)
+    if not len(learnable):
+        return logits.sum() * 0
+    numbers = [SEQUENCES.index(tuple(row[1:])) for row in learnable.tokens.tolist()]
+    learnable = learnable.with_(entropies=after_prompt(entropies_of(logits, numbers)))
+    return algorithm.loss(after_prompt(logprobs_of(logits, numbers)), learnable)
 
 
 def expected_update(

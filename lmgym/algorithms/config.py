@@ -15,7 +15,7 @@ class RLConfig:
     iterations: int = 7
     """How often to collect episodes and learn from them."""
     token_budget: int = 0
-    """Stop earlier once so many tokens have been generated; 0 is no limit."""
+    """Stop earlier once so many tokens have been generated; 0 is no limit. The schedule goes by --iterations."""
     problems_per_iteration: int = 16
     """Problems per iteration."""
     group_size: int = 8
@@ -41,7 +41,7 @@ class RLConfig:
     buffer_capacity: int = 4096
     """Episodes kept in memory; all of them stay on disk."""
     curriculum: bool = False
-    """Prefer problems that were solved 20 to 80 % of the time when they last came."""
+    """Prefer problems that were solved 20 to 80 % of the time when they last came, of the first 1024 of the task."""
     replay_episodes: int = 0
     """Older episodes from the buffer to learn from again in each iteration."""
     balanced_replay: bool = False

@@ -36,8 +36,10 @@ class DAPOConfig(GRPOConfig):
     def check(self) -> None:
         """Also refuses a limit the wrong way round, and a buffer that forgets what was just collected."""
         super().check()
-        if self.max_helpings < 1 or (self.hard_length and self.soft_length >= self.hard_length):
+        if self.max_helpings < 1 or (self.soft_length and self.soft_length >= self.hard_length):
             raise UserError("--max_helpings must be at least 1, and --soft_length below --hard_length.")
+        if self.curriculum:
+            raise UserError("dapo looks for problems that teach something by itself: leave --curriculum out.")
         if self.buffer_capacity < self.max_helpings * self.problems_per_iteration * self.group_size:
             raise UserError(f"--buffer_capacity {self.buffer_capacity} does not hold --max_helpings of an iteration.")
 

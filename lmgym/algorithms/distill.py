@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from lmgym.advantages import over_group
@@ -32,9 +33,28 @@ class DistillConfig(PolicyGradientConfig):
     kl_on_silent_groups: bool = True
     """The teacher has something to say about every episode."""
 
+    def corrects_old_episodes(self) -> bool:
+        """What the teacher wrote is imitated as it is, however old."""
+        return self.samples == "teacher" or super().corrects_old_episodes()
+
+    def check(self) -> None:
+        """Also refuses what would leave nothing to learn, or overwrite the teacher."""
+        super().check()
+        if self.update_reference_every:
+            raise UserError("a teacher does not follow its student: leave --update_reference_every out.")
+        if self.reward_coeff and self.group_size == 1:
+            raise UserError("the reward is compared within groups: with --reward_coeff give --group_size 2 or more.")
+        if self.samples == "teacher" and (self.normalisation != "none" or self.kl_target):
+            raise UserError("with --samples teacher there is neither a KL nor an advantage to normalise.")
+        if self.samples == "student" and not (self.kl_coeff or self.reward_coeff):
+            raise UserError("--kl_coeff 0 and --reward_coeff 0 leave nothing to learn.")
+
 
 class Distill(PolicyGradient):
-    """On-policy distillation is a KL penalty without a reward (https://arxiv.org/abs/2306.13649)."""
+    """On-policy distillation is a KL penalty without a reward (https://arxiv.org/abs/2306.13649).
+
+    The KL is estimated from the sampled tokens alone, where the paper sums over the vocabulary.
+    """
 
     Config: ClassVar[type[RLConfig]] = DistillConfig
     config: DistillConfig
@@ -53,6 +73,10 @@ class Distill(PolicyGradient):
         super().__init__(policy, env, config, eval_env, run, ref_policy)
         if self.config.samples == "teacher":
             self.actor, self.reference = self.policy.stranger(ref_policy.model), None
+
+    def weights(self, logprobs: Tensor, batch: Batch) -> Tensor:
+        """What the teacher wrote needs no correction: it is imitated, not improved upon."""
+        return torch.ones_like(logprobs) if self.config.samples == "teacher" else super().weights(logprobs, batch)
 
     def credit(self, batch: Batch) -> Tensor:
         """The reward, as far as it counts, and 1 for each token that the teacher wrote."""

@@ -10,22 +10,19 @@ from torch import Tensor
 
 from lmgym.advantages import best_of_group
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.rl_algorithm import RLAlgorithm
+from lmgym.algorithms.imitation import Imitation, ImitationConfig
 from lmgym.learning.batch import Batch
-from lmgym.losses import AVERAGES, Averaging, policy_gradient
 
 
 @dataclass
-class ExpertIterationConfig(RLConfig):
-    """Expert iteration, also known as STaR, RAFT, rejection sampling or best-of-n distillation."""
+class ExpertIterationConfig(ImitationConfig):
+    """Expert iteration, as in RAFT and best-of-n; unlike STaR it goes on from the last model, not from the first."""
 
-    averaging: Averaging = "token"
-    """token: all tokens weigh alike; episode: all episodes do; constant: a sum over a fixed length."""
     keep: int = 0
     """Imitate the best so many of each group that earned anything; 0 is all that did."""
 
 
-class ExpertIteration(RLAlgorithm):
+class ExpertIteration(Imitation):
     """Supervised learning on one's own successes (https://arxiv.org/abs/2203.14465, https://arxiv.org/abs/2304.06767)."""
 
     Config: ClassVar[type[RLConfig]] = ExpertIterationConfig
@@ -38,7 +35,3 @@ class ExpertIteration(RLAlgorithm):
     def learnable(self, batch: Batch) -> Batch:
         """Only what is kept, and averaged as if there had been nothing else."""
         return batch.select(torch.nonzero(batch.advantages.sum(dim=1))[:, 0]).recounted()
-
-    def loss(self, logprobs: Tensor, batch: Batch) -> Tensor:
-        """The mean of −log-probability."""
-        return AVERAGES[self.config.averaging](policy_gradient(logprobs, batch.advantages), batch)

@@ -15,31 +15,46 @@ from lmgym.losses import Averaging, clipped, token_ratios
 
 
 @dataclass
-class GRPOConfig(PolicyGradientConfig):
-    """GRPO: returns over their group's mean and by its deviation, a clipped ratio, the mean over episodes."""
+class GroupRelativeConfig(PolicyGradientConfig):
+    """Returns over their group's mean and by its deviation."""
 
-    has_a_ratio: ClassVar[bool] = True
     compares_groups: ClassVar[bool] = True
+
+    normalisation: Normalisation = "group"
+    """group divides by the deviation of the group's credit."""
+    max_ratio: float = 2.0
+    """The KL of an older token weighs as much as it is likelier now, up to this; 0 leaves its weight at 1."""
+
+    def corrects_old_episodes(self) -> bool:
+        """The objective has a ratio of its own."""
+        return True
+
+
+@dataclass
+class GRPOConfig(GroupRelativeConfig):
+    """GRPO: returns over their group's mean and by its deviation, a clipped ratio, the mean over episodes."""
 
     averaging: Averaging = "episode"
     """token: all tokens weigh alike; episode: all episodes do; constant: a sum over a fixed length, without bias."""
-    normalisation: Normalisation = "group"
-    """group divides by the deviation of the group's returns."""
     clip_low: float = 0.2
     """A token's probability need not fall below 1 − this of what it was."""
     clip_high: float = 0.2
     """Nor rise above 1 + this."""
 
 
-class GRPO(PolicyGradient):
-    """Credit: over the group. Objective: the clipped ratio (https://arxiv.org/abs/2402.03300)."""
-
-    Config: ClassVar[type[RLConfig]] = GRPOConfig
-    config: GRPOConfig
+class GroupRelative(PolicyGradient):
+    """The credit that GRPO and its relatives share."""
 
     def credit(self, batch: Batch) -> Tensor:
         """The return over the group's mean."""
         return batch.at_every_token(over_group(batch.returns, batch.group))
+
+
+class GRPO(GroupRelative):
+    """Credit: over the group. Objective: the clipped ratio (https://arxiv.org/abs/2402.03300)."""
+
+    Config: ClassVar[type[RLConfig]] = GRPOConfig
+    config: GRPOConfig
 
     def objective(self, logprobs: Tensor, batch: Batch) -> Tensor:
         """PPO's clip, token by token."""

@@ -26,9 +26,10 @@ class OnlineDPOConfig(WithReferenceConfig):
     def check(self) -> None:
         """Also refuses what leaves nothing to compare."""
         super().check()
-        if self.group_size == 1 or not self.kl_coeff:
+        if self.group_size == 1 or not self.kl_coeff or (self.replay_episodes and self.balanced_replay):
             raise UserError(
-                "dpo compares episodes of a group: it needs --group_size 2 or more, and --kl_coeff above 0."
+                "dpo compares episodes of a group: it needs --group_size 2 or more, whole groups if it replays, and "
+                "--kl_coeff above 0."
             )
 
 

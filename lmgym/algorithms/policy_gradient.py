@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lmgym.advantages import scale_by_batch, scale_by_group, token_returns, unscaled
+from lmgym.advantages import scale_by_batch, scale_by_group, teaching_groups, token_returns, unscaled
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.with_reference import WithReference, WithReferenceConfig
 from lmgym.errors import UserError
@@ -40,8 +40,6 @@ NORMALISATIONS: dict[Normalisation, Callable[[Tensor, Tensor, Tensor, Tensor], T
 class PolicyGradientConfig(WithReferenceConfig):
     """The choices that cut across algorithms, one function and one flag each."""
 
-    has_a_ratio: ClassVar[bool] = False
-    """Whether the objective itself corrects for older episodes."""
     compares_groups: ClassVar[bool] = False
     """Whether the credit of an episode comes from the others of its group."""
 
@@ -64,6 +62,10 @@ class PolicyGradientConfig(WithReferenceConfig):
     kl_target: float = 0.0
     """Let --kl_coeff follow the measured KL so that it comes to this many nats per token; 0 leaves it fixed."""
 
+    def corrects_old_episodes(self) -> bool:
+        """Whether more than one update, or a replay, is learnt from as it should be."""
+        return bool(self.max_ratio)
+
     def check(self) -> None:
         """Also refuses the pairs of settings whose gradient would be biased, or nothing."""
         super().check()
@@ -74,7 +76,7 @@ class PolicyGradientConfig(WithReferenceConfig):
                 "an episode that is alone in its group has no advantage over it: give --group_size 2 or more, and "
                 "replay whole groups."
             )
-        if not (self.max_ratio or self.has_a_ratio) and (self.replay_episodes or self.updates_per_iteration > 1):
+        if not self.corrects_old_episodes() and (self.replay_episodes or self.updates_per_iteration > 1):
             raise UserError(
                 "without importance ratios one can learn only once from fresh episodes: give --max_ratio 2, or use "
                 "reinforce-stable, for --replay_episodes or --updates_per_iteration."
@@ -103,9 +105,8 @@ class PolicyGradient(WithReference):
 
     def advantages(self, batch: Batch) -> Tensor:
         """Credit, less the KL where that is part of the reward, normalised."""
-        credit = self.credit(batch) - self.kl_in_reward(batch)
         normalise = NORMALISATIONS[self.config.normalisation]
-        return normalise(credit, batch.returns, batch.group, batch.mask)
+        return normalise(self.credit(batch), self.kl_in_reward(batch), batch.group, batch.mask)
 
     def loss(self, logprobs: Tensor, batch: Batch) -> Tensor:
         """The average of the objective, of the KL where that is part of the loss, and of the entropy."""
@@ -138,24 +139,27 @@ class PolicyGradient(WithReference):
     def rows_to_hold(self, batch: Batch) -> Tensor:
         """The episodes with a KL; in the reward it is part of everybody's advantage."""
         config = self.config
-        if config.kl_on_silent_groups or config.kl_place == "reward" or config.normalisation == "batch":
+        everybody = config.kl_place == "reward" or config.normalisation == "batch" or config.entropy_coeff
+        if everybody or config.kl_on_silent_groups:
             return torch.arange(len(batch))
-        return torch.nonzero(self.credit(batch).abs().sum(dim=1))[:, 0]
+        return torch.nonzero(teaching_groups(self.credit(batch), batch.group))[:, 0]
 
     def learnable(self, batch: Batch) -> Batch:
-        """Episodes that neither advantage nor KL nor entropy moves are not computed; when filtered, not counted."""
-        counted = batch.advantages.abs().sum(dim=1) > 0
+        """Episodes that neither advantage nor KL nor entropy moves are not computed; filtered groups do not count."""
+        moved = batch.advantages.abs().amax(dim=1) > 0
         if self.config.entropy_coeff:
-            counted[:] = True
+            moved[:] = True
         elif self.reference is not None and self.config.kl_place == "loss":
-            counted[self.rows_to_hold(batch)] = True
-        kept = batch.select(torch.nonzero(counted)[:, 0])
-        return kept.recounted() if self.config.filter_groups else kept
+            moved[self.rows_to_hold(batch)] = True
+        if self.config.filter_groups:
+            teaching = teaching_groups(batch.advantages, batch.group)
+            batch, moved = batch.select(teaching).recounted(), moved[teaching]
+        return batch.select(moved)
 
     def describe(self, update: Update, batch: Batch) -> dict[str, float]:
         """Lets the strength of the KL follow its target."""
         metrics = super().describe(update, batch)
-        if self.config.kl_target:
+        if self.config.kl_target and "kl" in metrics:
             self.memory["kl_coeff"] = adapted_coefficient(self.kl_coeff, metrics["kl"], self.config.kl_target)
             metrics["kl_coeff"] = self.kl_coeff
         return metrics

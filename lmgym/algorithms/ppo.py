@@ -13,6 +13,7 @@ from lmgym.advantages import generalised_advantages
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.policy_gradient import Normalisation, PolicyGradient, PolicyGradientConfig
 from lmgym.algorithms.rl_algorithm import Companion
+from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
 from lmgym.learning.critic import Critic, make_value_head
 from lmgym.learning.learner import Learner, Update
@@ -22,8 +23,6 @@ from lmgym.losses import AVERAGES, clipped, clipped_value_error, token_ratios
 @dataclass
 class PPOConfig(PolicyGradientConfig):
     """PPO with a critic that is a head on the policy or a model of its own."""
-
-    has_a_ratio: ClassVar[bool] = True
 
     updates_per_iteration: int = 2
     """Optimiser steps per iteration, each over the whole batch."""
@@ -45,6 +44,20 @@ class PPOConfig(PolicyGradientConfig):
     """A value gains nothing by moving further than this from what it was; 0 is no limit."""
     critic_learning_rate: float = 1e-4
     """Step size of a critic that is a model of its own."""
+    max_ratio: float = 2.0
+    """The KL of an older token weighs as much as it is likelier now, up to this; 0 leaves its weight at 1."""
+
+    def corrects_old_episodes(self) -> bool:
+        """The objective has a ratio of its own."""
+        return True
+
+    def check(self) -> None:
+        """Also refuses what PPO has no use for."""
+        super().check()
+        if self.filter_groups:
+            raise UserError("ppo's critic learns from every group: leave --filter_groups out.")
+        if self.discount > 1 or self.trace > 1:
+            raise UserError("--discount and --trace must be from 0 to 1.")
 
 
 class PPO(PolicyGradient):

@@ -38,8 +38,8 @@ class ReinforceConfig(PolicyGradientConfig):
                 "an episode that is alone in its group has no advantage over it: use --baseline batch with "
                 "--group_size 1 or --balanced_replay."
             )
-        if self.baseline == "greedy" and self.replay_episodes:
-            raise UserError("replayed episodes have no greedy one beside them: use --baseline group.")
+        if self.baseline == "greedy" and (self.replay_episodes or self.curriculum):
+            raise UserError("a greedy baseline goes with neither --replay_episodes nor --curriculum.")
         if self.discount > 1:
             raise UserError(f"--discount is {self.discount}: it must be from 0 to 1.")
 

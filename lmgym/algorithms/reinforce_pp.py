@@ -18,8 +18,6 @@ from lmgym.losses import KLEstimator, clipped, token_ratios
 class ReinforcePPConfig(ReinforceConfig):
     """REINFORCE++: --baseline group is its second variant, which suits groups of several episodes."""
 
-    has_a_ratio: ClassVar[bool] = True
-
     baseline: Literal["group", "batch", "running", "greedy", "none"] = "none"
     """none is the original; group is REINFORCE++-baseline."""
     normalisation: Normalisation = "batch"
@@ -34,6 +32,10 @@ class ReinforcePPConfig(ReinforceConfig):
     """The weight of a KL in the loss, if it is put there, is cut here."""
     clip: float = 0.2
     """A token's probability need not move further than this share of what it was."""
+
+    def corrects_old_episodes(self) -> bool:
+        """The objective has a ratio of its own."""
+        return True
 
 
 class ReinforcePP(Reinforce):

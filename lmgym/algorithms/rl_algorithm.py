@@ -208,7 +208,7 @@ class RLAlgorithm(ABC):
         """
         count, size = self.config.problems_per_iteration, len(self.envs.env.problems)
         if self.config.curriculum:
-            return self._fruitful_problems(count, min(size, POOL), helping)
+            return self._fruitful_problems(count, min(size, POOL))
         first = (self.iteration * self.max_helpings + helping) * count
         places = range(first, first + count)
         if size > COMPARABLE_TASK:
@@ -223,11 +223,9 @@ class RLAlgorithm(ABC):
         """How often an iteration may collect."""
         return 1
 
-    def _fruitful_problems(self, count: int, pool: int, helping: int) -> list[int]:
-        """Each helping knows how the earlier ones went, which of this iteration are those of the earlier groups."""
-        known = (self.iteration, helping * count)
-        before = [episode for episode in self.buffer.episodes if (episode.iteration, episode.group) < known]
-        order = np.random.default_rng([self.config.seed, self.iteration, helping]).permutation(pool).tolist()
+    def _fruitful_problems(self, count: int, pool: int) -> list[int]:
+        before = [episode for episode in self.buffer.episodes if episode.iteration < self.iteration]
+        order = np.random.default_rng([self.config.seed, self.iteration]).permutation(pool).tolist()
         ids = [self.envs.env.problems[index].id for index in range(pool)]
         return choose_problems(order, ids, success_rates(before), count)
 

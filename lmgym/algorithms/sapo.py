@@ -7,39 +7,36 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from lmgym.advantages import over_group
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.policy_gradient import Normalisation, PolicyGradient, PolicyGradientConfig
+from lmgym.algorithms.grpo import GroupRelative, GroupRelativeConfig
+from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
 from lmgym.losses import Averaging, soft_gated, token_ratios
 
 
 @dataclass
-class SAPOConfig(PolicyGradientConfig):
+class SAPOConfig(GroupRelativeConfig):
     """SAPO: the further a token is from the policy that sampled it, the less it counts."""
-
-    has_a_ratio: ClassVar[bool] = True
-    compares_groups: ClassVar[bool] = True
 
     averaging: Averaging = "episode"
     """token: all tokens weigh alike; episode: all episodes do; constant: a sum over a fixed length, without bias."""
-    normalisation: Normalisation = "group"
-    """group divides by the deviation of the group's returns."""
     sharpness_good: float = 1.0
     """How fast the gate closes for tokens with a positive advantage."""
     sharpness_bad: float = 1.05
     """And for those with a negative one."""
 
+    def check(self) -> None:
+        """Also refuses a gate that never closes."""
+        super().check()
+        if not (self.sharpness_good and self.sharpness_bad):
+            raise UserError("--sharpness_good and --sharpness_bad must be above 0.")
 
-class SAPO(PolicyGradient):
+
+class SAPO(GroupRelative):
     """On policy its gradient is GRPO's (https://arxiv.org/abs/2511.20347)."""
 
     Config: ClassVar[type[RLConfig]] = SAPOConfig
     config: SAPOConfig
-
-    def credit(self, batch: Batch) -> Tensor:
-        """The return over the group's mean."""
-        return batch.at_every_token(over_group(batch.returns, batch.group))
 
     def objective(self, logprobs: Tensor, batch: Batch) -> Tensor:
         """A sigmoid of the ratio."""

@@ -52,6 +52,11 @@ class WithReference(RLAlgorithm):
                 "a reference of its own cannot follow a LoRA policy; leave the reference out (under LoRA the base "
                 "model serves as one), or set --update_reference_every 0."
             )
+        if ref_policy and self.config.update_reference_every and not ref_policy.model.has_shape_of(policy.model):
+            raise UserError(
+                f"{ref_policy.model.name} has other weights than {policy.model.name}, so it cannot catch up with it: "
+                "leave --update_reference_every out."
+            )
         if self.config.kl_coeff:
             self.reference = make_reference(policy.model, ref_policy.model if ref_policy else None)
 

@@ -37,7 +37,7 @@ class RunSettings:
     eval_env: str = ""
     """Evaluate on another environment or file; by default on the test split of --env."""
     ref_model: str = ""
-    """The reference of the KL penalty; by default the model itself as it was at the start."""
+    """The reference of the KL penalty; by default the model as it was at the start, or the base of an adapter."""
     load_buffer_from_cache_at_start: str = ""
     """A file of episodes (episodes.jsonl of a run) to begin with; use it with --replay_episodes."""
 

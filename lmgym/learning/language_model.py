@@ -186,6 +186,14 @@ class LanguageModel:
                 weight.copy_(fresh[name])
         self.version = source.version
 
+    def has_shape_of(self, other: LanguageModel) -> bool:
+        """Whether the weights of one could be copied into the other."""
+
+        def shapes(model: LanguageModel) -> dict[str, torch.Size]:
+            return {name: weight.shape for name, weight in model.network.named_parameters()}
+
+        return shapes(self) == shapes(other)
+
     def frozen_copy(self) -> LanguageModel:
         """A copy that does not learn, to serve as a reference."""
         twin = copy.copy(self)

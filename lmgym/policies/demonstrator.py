@@ -47,12 +47,12 @@ class Demonstrator(Policy):
         for place, letter in enumerate(text):
             expression = open_expression(text[: place + 1]) if letter == "=" and place >= start else None
             result = calculate(expression) if expression is not None and self.policy.calculator else None
-            if result is None:
+            closed = text.find(">>", place)
+            if result is None or closed < 0:
                 continue
             written, forced = self.policy.encode(text[start : place + 1]), self.policy.encode(f"{result}>>")
             ids += [*written, *forced]
             mask += [1] * len(written) + [0] * len(forced)
-            closed = text.find(">>", place)
-            start = closed + 2 if closed >= 0 else len(text)
+            start = closed + 2
         rest = self.policy.encode(text[start:])
         return [*ids, *rest], mask + [1] * len(rest)

@@ -134,7 +134,7 @@ KL_NAMES = ["reinforce", "reinforce-stable", "rloo", "grpo", "dr-grpo", "dapo", 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 @pytest.mark.parametrize("name", [*KL_NAMES, "distill"])
 def test_a_kl_in_the_loss_has_the_gradient_of_each_tokens_own_kl(name, estimator):
-    extra = {"teacher": "t"} if name == "distill" else {}
+    extra = {"teacher": "t"} if name == "distill" else {"kl_on_silent_groups": True}
     extra |= {"filter_groups": False} if name == "dapo" else {}
     algorithm = bare(name, kl_coeff=0.3, kl_estimator=estimator, averaging="token", **extra)
     nothing, reference = torch.zeros(len(SEQUENCES), 1, dtype=torch.float64), table(1)
@@ -164,20 +164,16 @@ def test_an_entropy_bonus_has_the_gradient_of_the_entropy(name):
     assert close(expected_update(algorithm, nothing, 2), 0.2 * gradient(entropy) / LENGTH)
 
 
-@pytest.mark.parametrize("name", ["reinforce", "cispo", "rloo"])
-def test_importance_ratios_turn_old_groups_into_new_ones_for_single_tokens(name):
-    """For one token the correction is exact; rewards here depend on the first token alone."""
+@pytest.mark.parametrize("max_ratio", [1e9, 0.0])
+@pytest.mark.parametrize(("name", "group_size", "scale"), [("reinforce", 1, 1.0), ("remax", 1, 1.0)])
+def test_importance_ratios_turn_old_episodes_into_new_ones_for_single_tokens(name, group_size, scale, max_ratio):
+    """Of one token the correction is exact: of the first, when the reward depends on it alone."""
     first = torch.tensor([REWARDS[3 * (number // 3), 0] for number in ALL], dtype=torch.float64)[:, None]
-    extra = {"normalisation": "none"} if name == "cispo" else {}
-    extra |= {"baseline": "none"} if name == "reinforce" else {}
-    algorithm = bare(name, max_ratio=1e9, averaging="token", **extra)
-    update = expected_update(algorithm, first, 2, behaviour=table(3))
-    exact = gradient(lambda logits: expected_return(logits, first))
-    scale = {"reinforce": 1.0, "cispo": 0.5, "rloo": 1.0}[name]
-    if name == "reinforce":
-        assert close(update[0], scale * exact[0] / LENGTH)  # the first token's own logits
-    uncorrected = bare(name, max_ratio=0.0, averaging="token", **extra)
-    assert not torch.allclose(expected_update(uncorrected, first, 2, behaviour=table(3))[0], exact[0] / LENGTH)
+    algorithm = bare(name, max_ratio=max_ratio, **({"baseline": "none"} if name == "reinforce" else {}))
+    algorithm.greedy_returns = torch.tensor([0.3], dtype=torch.float64)
+    update = expected_update(algorithm, first, group_size, behaviour=table(3))[0]
+    exact = scale * gradient(lambda logits: expected_return(logits, first))[0] / LENGTH
+    assert close(update, exact) == bool(max_ratio)
 
 
 @pytest.mark.parametrize("name", ["grpo", "dapo", "dr-grpo", "reinforce-pp", "ppo"])
@@ -294,6 +290,40 @@ def test_dpo_follows_the_gradient_of_its_own_definition():
         losses.append(-(strength * (change[better] - change[worse])).sigmoid().log())
     exact = torch.autograd.grad(sum(losses) / 2, logits)[0]
     assert close(found, exact)
+
+
+def test_an_entropy_bonus_and_a_kl_add_up_on_silent_groups_too():
+    algorithm = bare("reinforce-stable", entropy_coeff=0.2, kl_coeff=0.3)
+    nothing, reference = torch.zeros(len(SEQUENCES), 1, dtype=torch.float64), table(1)
+
+    def exact(logits: Tensor) -> Tensor:
+        entropy = (probabilities(logits).detach() * entropies_of(logits, ALL).sum(dim=1)).sum()
+        return 0.2 * entropy - 0.3 * state_kl(logits, reference)
+
+    assert close(expected_update(algorithm, nothing, 2, reference=reference), gradient(exact) / LENGTH)
+
+
+def test_a_group_that_is_equal_but_for_a_penalty_is_not_blown_up():
+    """Eight right answers, one of them too long; and a KL in the reward of a silent group."""
+    equal = torch.ones(len(SEQUENCES), 1, dtype=torch.float64)
+    batch = batch_of((0, 1, 2, 3), equal, table(0), table(1))
+    for settings in ({"kl_place": "reward", "kl_coeff": 0.01, "kl_estimator": "k1"},):
+        advantages = bare("grpo", **settings).advantages(batch)
+        assert 0 < advantages.abs().max() < 0.2
+    shaped = bare("dapo", soft_length=0, hard_length=4).credit(batch)
+    assert torch.allclose(shaped, torch.zeros_like(shaped))
+    lengths = batch.mask.clone()
+    lengths[0, 2] = False
+    shaped = bare("dapo", soft_length=0, hard_length=4).advantages(batch.with_(mask=lengths))
+    assert 0.5 < shaped.abs().max() < 2
+
+
+def test_an_episode_at_the_mean_of_a_group_that_teaches_still_counts():
+    rewards = torch.tensor([0.0, 0.5, 1.0, 1, 0, 0, 0, 0, 0], dtype=torch.float64)[:, None]
+    batch = batch_of((0, 1, 2), rewards, table(0))
+    algorithm = bare("dapo")
+    learnable = algorithm.learnable(batch.with_(advantages=algorithm.advantages(batch)))
+    assert (len(learnable), learnable.total_episodes, learnable.total_tokens) == (2, 3, 6)
 
 
 def test_groups_without_a_signal_leave_the_average_only_when_they_are_filtered():

@@ -20,7 +20,7 @@ NUMBERS = [0, 0, 0, 1, 1, 1]
 OUTCOME = ["reinforce", "rloo", "grpo", "dr-grpo", "dapo", "gspo", "cispo", "sapo"]
 
 
-def slope(algorithm, batch, sequences=GROUP, behaviour_seed=0):
+def slope(algorithm, batch, sequences=GROUP):
     logits = table(0).requires_grad_()
     return torch.autograd.grad(loss_of(algorithm, batch, logits, sequences), logits)[0]
 

@@ -16,7 +16,7 @@ network = AutoModelForCausalLM.from_pretrained(asked["model"], dtype=getattr(tor
 written = 0
 
 
-def reward(completion_ids: list[list[int]], **_: object) -> list[float]:
+def reward(completion_ids: list[list[int]], **_: object) -> list[float | None]:
     """Half of the episodes are better than the others, so that every group has something to learn."""
     global written
     written = sum(map(len, completion_ids))
