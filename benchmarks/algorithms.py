@@ -39,7 +39,7 @@ SETTINGS: dict[str, Any] = {
     "learning_rate": 3e-5,
     "schedule": "constant",
     "eval_problems": 200,
-    "evaluate_every": 2,
+    "evaluate_every": 3,
     "save_every": 0,
 }
 """The same for everybody; all else is each algorithm's own default."""
@@ -56,7 +56,7 @@ class Settings:
     """Algorithms to run."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Each algorithm runs once with each; the first seed of all comes first."""
-    token_budget: int = 20_000
+    token_budget: int = 12_000
     """Tokens that a run may generate, greedy baselines and worked solutions included; the last iteration is whole."""
     out: str = "benchmarks"
     """The folder that gets algorithms.json, algorithms.md and algorithms.png."""
@@ -116,6 +116,7 @@ def run_once(name: str, seed: int, token_budget: int) -> dict[str, Any]:
     examples = few_shot_examples(env, policy_settings.shots)
     policy = policy_settings.make(env, examples)
     named: dict[str, Any] = {"iterations": 1000, "token_budget": token_budget, "seed": seed, **SETTINGS}
+    named["problems_per_iteration"] = kind.Config().problems_per_iteration // 2  # smaller steps, and more of them
     extra: dict[str, Any] = {}
     if name == "distill":
         named["teacher"] = str(_teacher_folder(token_budget))
