@@ -17,6 +17,7 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 import lmgym
+from lmgym.algorithms.registry import ALGORITHMS
 from lmgym.cli import main
 
 TINY = ["--iterations", "2", "--problems_per_iteration", "2", "--group_size", "2", "--max_tokens", "8", "--shots", "1"]
@@ -440,3 +441,37 @@ def test_ctrl_c_saves_says_how_to_resume_and_resuming_finishes(run, out, model_f
     rows = [json.loads(line) for line in metrics.read_text().splitlines()]
     assert [row["iteration"] for row in rows if "reward" in row] == list(range(1, reached + 2))
     assert (out / "it" / "results.json").is_file()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_trains_from_the_command_line(train, out, model_folder, name):
+    extra = ["--teacher", model_folder] if name == "distill" else []
+    outcome = train("--name", "one", *extra, algorithm=name)
+    assert outcome.code == 0, outcome.err
+    assert "Traceback" not in outcome.err
+    assert (out / "one" / "model").is_dir()
+    metrics = [json.loads(line) for line in (out / "one" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["iteration"] for row in metrics if "reward" in row] == [1, 2]
+
+
+def test_a_teacher_is_asked_for_and_must_speak_the_same_tokens(train, out, model_folder, tmp_path):
+    assert "name it with --teacher" in train(algorithm="distill").err
+    stranger = tmp_path / "stranger"
+    shutil.copytree(model_folder, stranger)
+    tokenizer = json.loads((stranger / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["A"], vocabulary["B"] = vocabulary["B"], vocabulary["A"]
+    (stranger / "tokenizer.json").write_text(json.dumps(tokenizer))
+    outcome = train("--teacher", stranger, algorithm="distill")
+    assert outcome.code == 2
+    assert "another tokenizer" in outcome.err
+    assert is_untouched(out)
+
+
+def test_a_token_budget_ends_a_run_early_and_a_resumed_one_remembers_it(train, run, out):
+    assert train("--name", "short", "--token_budget", 1, "--save_every", 1, "--iterations", 5).code == 0
+    metrics = [json.loads(line) for line in (out / "short" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["iteration"] for row in metrics if "reward" in row] == [1]
+    assert run("train", "--resume", out / "short", "--token_budget", 0, "--iterations", 2).code == 0
+    metrics = [json.loads(line) for line in (out / "short" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["iteration"] for row in metrics if "reward" in row] == [1, 2]

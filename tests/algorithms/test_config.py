@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lmgym.algorithms.registry import ALGORITHMS, find_algorithm
 from lmgym.algorithms.reinforce import ReinforceConfig
 from lmgym.algorithms.reinforce_stable import ReinforceStableConfig
 from lmgym.errors import UserError
@@ -38,3 +39,51 @@ def test_refused(settings, says):
 )
 def test_accepted(settings):
     settings.check()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_defaults_of_every_algorithm_are_accepted(name):
+    find_algorithm(name).Config().check()
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "says"),
+    [
+        ("grpo", {"group_size": 1}, "alone in its group"),
+        ("rloo", {"replay_episodes": 8}, "--max_ratio 2"),
+        ("cispo", {"max_ratio": 0.0, "updates_per_iteration": 2}, "--max_ratio 2"),
+        ("maxrl", {"balanced_replay": True, "replay_episodes": 8, "max_ratio": 2.0}, "whole groups"),
+        ("reinforce", {"kl_target": 0.1}, "--kl_coeff"),
+        ("remax", {"curriculum": True}, "neither"),
+        ("dapo", {"curriculum": True}, "by itself"),
+        ("dapo", {"soft_length": 9}, "below --hard_length"),
+        ("dapo", {"buffer_capacity": 200}, "--max_helpings"),
+        ("sapo", {"sharpness_good": 0.0}, "above 0"),
+        ("ppo", {"filter_groups": True}, "leave --filter_groups out"),
+        ("ppo", {"trace": 1.5}, "from 0 to 1"),
+        ("dpo", {"update_reference_every": 2}, "online-dpo"),
+        ("online-dpo", {"group_size": 1}, "--group_size 2"),
+        ("online-dpo", {"kl_coeff": 0.0}, "--kl_coeff above 0"),
+        ("distill", {"update_reference_every": 2}, "does not follow"),
+        ("distill", {"kl_coeff": 0.0}, "nothing to learn"),
+        ("distill", {"samples": "teacher", "kl_target": 0.1}, "neither a KL"),
+        ("distill", {"reward_coeff": 1.0, "group_size": 1}, "within groups"),
+    ],
+)
+def test_every_algorithm_refuses_what_would_teach_nothing(name, given, says):
+    with pytest.raises(UserError, match=says):
+        find_algorithm(name).Config(**given).check()
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("grpo", {"replay_episodes": 8, "updates_per_iteration": 2}),
+        ("distill", {"samples": "teacher", "updates_per_iteration": 2}),
+        ("online-dpo", {"update_reference_every": 2}),
+        ("cispo", {"updates_per_iteration": 2}),
+        ("expert-iteration", {"updates_per_iteration": 3, "keep": 1}),
+    ],
+)
+def test_and_takes_what_it_can_do(name, given):
+    find_algorithm(name).Config(**given).check()
