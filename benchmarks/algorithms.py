@@ -44,6 +44,8 @@ SETTINGS: dict[str, Any] = {
 }
 """The same for everybody; all else is each algorithm's own default."""
 
+BEGIN, END = "<!-- comparison:begin -->", "<!-- comparison:end -->"
+
 KL_PROBLEMS = range(1000, 1064)
 """Test problems, none of them evaluated on, whose samples say how far a policy has moved."""
 
@@ -105,6 +107,7 @@ def main(settings: Settings) -> None:
             draw(report, out / "algorithms.png")
     write_text(out / "algorithms.md", table(report))
     draw(report, out / "algorithms.png")
+    publish(table(report))
     results.print(table(report), markup=False, soft_wrap=True)
 
 
@@ -205,6 +208,13 @@ def table(report: Mapping[str, Any]) -> str:
             f"{mean('tokens'):,.0f} | {mean('seconds') / 60:.1f} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def publish(text: str) -> None:
+    """Puts the table where the documentation has left room for it."""
+    page = Path(__file__).parents[1] / "docs" / "algorithms.md"
+    before, rest = page.read_text().split(BEGIN)
+    write_text(page, before + BEGIN + "\n" + text + END + rest.split(END)[1])
 
 
 def draw(report: Mapping[str, Any], path: Path) -> None:
