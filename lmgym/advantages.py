@@ -27,10 +27,7 @@ def group_baseline(returns: Tensor, step_count: Tensor, group: Tensor) -> Tensor
     """
     steps = torch.arange(returns.shape[1], device=returns.device)
     held = returns.gather(1, torch.minimum(steps[None, :], step_count[:, None] - 1))
-    groups = int(group.max()) + 1
-    sums = returns.new_zeros(groups, returns.shape[1]).index_add_(0, group, held)
-    sizes = returns.new_zeros(groups).index_add_(0, group, torch.ones_like(group, dtype=returns.dtype))
-    return (sums / sizes[:, None])[group]
+    return group_mean(held, group)
 
 
 def batch_baseline(returns: Tensor, step_count: Tensor) -> Tensor:
@@ -54,9 +51,9 @@ def token_returns(values: Tensor, step_index: Tensor, discount: float) -> Tensor
 
 
 def group_mean(returns: Tensor, group: Tensor) -> Tensor:
-    """For each episode the mean return [episodes] of its group."""
+    """For each episode the mean of its group, of returns [episodes] or of anything with more dimensions."""
     sums, sizes = _group_sums(returns, group)
-    return (sums / sizes)[group]
+    return (sums / sizes.view(-1, *[1] * (returns.ndim - 1)))[group]
 
 
 def over_group(returns: Tensor, group: Tensor) -> Tensor:
@@ -161,6 +158,6 @@ def overlong_penalty(lengths: Tensor, soft: int, hard: int) -> Tensor:
 def _group_sums(values: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
     """The sum of `values` and the number of episodes of each group."""
     groups = int(group.max()) + 1
-    sums = values.new_zeros(groups).index_add_(0, group, values)
-    sizes = values.new_zeros(groups).index_add_(0, group, torch.ones_like(values))
+    sums = values.new_zeros(groups, *values.shape[1:]).index_add_(0, group, values)
+    sizes = values.new_zeros(groups).index_add_(0, group, torch.ones_like(group, dtype=values.dtype))
     return sums, sizes

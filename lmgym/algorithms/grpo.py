@@ -56,7 +56,11 @@ class GRPO(GroupRelative):
     Config: ClassVar[type[RLConfig]] = GRPOConfig
     config: GRPOConfig
 
+    def ratios(self, logprobs: Tensor, batch: Batch) -> Tensor:
+        """How much likelier each token is now."""
+        return token_ratios(logprobs, batch.logprobs)
+
     def objective(self, logprobs: Tensor, batch: Batch) -> Tensor:
-        """PPO's clip, token by token."""
-        ratios = token_ratios(logprobs, batch.logprobs)
+        """PPO's clip of those ratios."""
+        ratios = self.ratios(logprobs, batch)
         return clipped(ratios, batch.advantages, self.config.clip_low, self.config.clip_high)

@@ -10,7 +10,7 @@ from torch import Tensor
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.grpo import GRPO, GRPOConfig
 from lmgym.learning.batch import Batch
-from lmgym.losses import clipped, sequence_ratios
+from lmgym.losses import sequence_ratios
 
 
 @dataclass
@@ -29,7 +29,6 @@ class GSPO(GRPO):
     Config: ClassVar[type[RLConfig]] = GSPOConfig
     config: GSPOConfig
 
-    def objective(self, logprobs: Tensor, batch: Batch) -> Tensor:
-        """PPO's clip, episode by episode."""
-        ratios = sequence_ratios(logprobs, batch.logprobs, batch.mask)
-        return clipped(ratios, batch.advantages, self.config.clip_low, self.config.clip_high)
+    def ratios(self, logprobs: Tensor, batch: Batch) -> Tensor:
+        """How much likelier each episode is now, on each of its tokens."""
+        return sequence_ratios(logprobs, batch.logprobs, batch.mask)
