@@ -9,6 +9,7 @@ Each run's result is written as it ends, so that the command can be stopped at a
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.assets import cache_dir
 from lmgym.commands.settings import PolicySettings, TaskSettings
 from lmgym.console import messages, results
+from lmgym.errors import UserError
 from lmgym.evaluate import Evaluation, evaluate, held_out_indices, play
 from lmgym.learning.batch import Batch
 from lmgym.learning.language_model import LanguageModel
@@ -249,4 +251,7 @@ def _curve(report: Mapping[str, Any], run: Mapping[str, Any]) -> tuple[list[floa
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Settings, config=(tyro.conf.OmitArgPrefixes,), use_underscores=True))
+    try:
+        main(tyro.cli(Settings, config=(tyro.conf.OmitArgPrefixes,), use_underscores=True))
+    except UserError as error:
+        sys.exit(str(error))

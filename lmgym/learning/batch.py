@@ -115,9 +115,10 @@ class Batch:
     def at_step_ends(self, per_step: Tensor) -> Tensor:
         """Puts each step's value on the last token chosen in it, or before it if nothing was chosen in it."""
         spread = per_step.new_zeros(self.mask.shape)
+        columns = torch.arange(self.mask.shape[1], device=self.mask.device)
         for step in range(per_step.shape[1]):
             here = (per_step[:, step] != 0) & (step < self.step_count)
-            last = self._column(self.mask & (self.step_index <= step)).max(dim=1).values
+            last = torch.where(self.mask & (self.step_index <= step), columns, -1).max(dim=1).values
             rows = torch.nonzero(here & (last >= 0))[:, 0]
             spread[rows, last[rows]] += per_step[rows, step]
         return spread
@@ -134,11 +135,6 @@ class Batch:
         """Adds up the values of each step's tokens [episodes, steps]."""
         sums = per_token.new_zeros(self.rewards.shape)
         return sums.scatter_add_(1, self.step_index.clamp(min=0), per_token * self.mask)
-
-    def _column(self, where: Tensor) -> Tensor:
-        """The number of each column where it is wanted, −1 elsewhere."""
-        columns = torch.arange(where.shape[1], device=where.device).expand_as(where)
-        return torch.where(where, columns, -1)
 
     def micro_batches(
         self, max_tokens: int, about: int = 1, shared: int = 0, whole_groups: bool = False

@@ -6,12 +6,14 @@ import itertools
 
 import pytest
 import torch
+from hand_made import Turn, make_episode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tabular import SEQUENCES, bare, batch_of, logprobs_of, loss_of, table
 
 from lmgym.advantages import generalised_advantages, leave_one_out, over_group
 from lmgym.algorithms.registry import ALGORITHMS
+from lmgym.learning.batch import Batch
 from lmgym.losses import CONSTANT_LENGTH
 
 REWARDS = torch.rand(len(SEQUENCES), 1, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
@@ -168,3 +170,14 @@ def test_a_value_gains_nothing_by_leaving_its_clip():
     free = torch.tensor([0.1, 0.5], requires_grad=True)
     clipped_value_error(free, old, target, 0.0).sum().backward()
     assert free.grad.tolist() == pytest.approx([-0.9, -0.5])
+
+
+def test_a_step_in_which_nothing_was_chosen_leaves_its_reward_to_the_one_before():
+    episode = make_episode(Turn([1, 2], [3, 4], [1, 1], 0.5), Turn([5], [6], [0], 1.0), Turn([7], [8, 9], [1, 0], 2.0))
+    batch = Batch.from_episodes([episode])
+    at_ends = batch.at_step_ends(batch.rewards)
+    assert at_ends.tolist() == [[0, 0, 0, 1.5, 0, 0, 0, 2.0, 0]]
+    assert batch.by_step(at_ends).tolist() == [[1.5, 0, 2.0]]
+    starts, real = batch.at_step_starts(torch.arange(9.0)[None])
+    assert real.tolist() == [[True, False, True]]
+    assert starts.tolist() == [[2, 0, 7]]
