@@ -407,6 +407,31 @@ def test_a_run_can_begin_with_the_episodes_of_another(train, out, finished):
     assert len((out / "it" / "episodes.jsonl").read_text().splitlines()) == 8
 
 
+@pytest.mark.parametrize("algorithm", ["dpo", "expert-iteration", "sft", "reinforce-stable"])
+def test_a_run_can_learn_from_the_episodes_of_another_alone(train, run, out, finished, algorithm):
+    offline = ["--problems_per_iteration", 0, "--replay_episodes", 4, "--name", "it"]
+    given = ["--load_buffer_from_cache_at_start", finished / "episodes.jsonl"]
+    outcome = train(*offline, *given, algorithm=algorithm)
+    assert outcome.code == 0, outcome.err
+    rows = [json.loads(line) for line in (out / "it" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["tokens"] for row in rows if "reward" in row] == [0, 0]
+    assert not (out / "it" / "episodes.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "wanted"),
+    [
+        (["--problems_per_iteration", 0], "--replay_episodes"),
+        (["--problems_per_iteration", 0, "--replay_episodes", 4], "--load_buffer_from_cache_at_start"),
+        (["--ref_model", "smollm2-135m", "--kl_coeff", 0], "would not be used"),
+    ],
+)
+def test_flags_that_leave_nothing_to_do_are_refused(train, flags, wanted):
+    outcome = train(*flags)
+    assert is_one_sentence(outcome)
+    assert wanted in outcome.err
+
+
 def test_lora_is_saved_as_an_adapter_that_can_be_evaluated(train, run, out):
     outcome = train("--name", "it", "--lora", "--lora_rank", 4, algorithm="reinforce")
     assert outcome.code == 0, outcome.err

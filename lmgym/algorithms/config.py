@@ -17,7 +17,7 @@ class RLConfig:
     token_budget: int = 0
     """Stop earlier once so many tokens have been generated; 0 is no limit. The schedule goes by --iterations."""
     problems_per_iteration: int = 16
-    """Problems per iteration."""
+    """Problems per iteration; 0 plays nothing and learns from --replay_episodes alone."""
     group_size: int = 8
     """Episodes per problem; they are compared with each other."""
     updates_per_iteration: int = 1
@@ -59,7 +59,7 @@ class RLConfig:
 
     def check(self) -> None:
         """Refuses settings that cannot work, in one sentence."""
-        at_least_one = {"iterations", "problems_per_iteration", "group_size", "updates_per_iteration"}
+        at_least_one = {"iterations", "group_size", "updates_per_iteration"}
         at_least_one |= {"micro_batch_tokens", "gradient_accumulation_steps", "buffer_capacity"}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -68,6 +68,10 @@ class RLConfig:
             least = 1 if field.name in at_least_one else 0
             if not value >= least:  # also true of nan
                 raise UserError(f"--{field.name} is {value}: it must be at least {least}.")
+        if not (self.problems_per_iteration or self.replay_episodes):
+            raise UserError(
+                "--problems_per_iteration 0 plays nothing: say how many to learn from with --replay_episodes."
+            )
         if self.buffer_capacity < self.problems_per_iteration * self.group_size:
             raise UserError(
                 f"--buffer_capacity is {self.buffer_capacity}, less than the "

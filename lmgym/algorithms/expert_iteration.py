@@ -1,9 +1,9 @@
-"""Expert iteration: sample, keep what succeeded, imitate it, and begin again."""
+"""Expert iteration: sample, keep what succeeded, imitate it, and sample again."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -11,15 +11,19 @@ from torch import Tensor
 from lmgym.advantages import best_of_group
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.imitation import Imitation, ImitationConfig
+from lmgym.algorithms.rl_algorithm import Companion
 from lmgym.learning.batch import Batch
+from lmgym.learning.first_weights import FirstWeights
 
 
 @dataclass
 class ExpertIterationConfig(ImitationConfig):
-    """Expert iteration, as in RAFT and best-of-n; unlike STaR it goes on from the last model, not from the first."""
+    """Expert iteration, as in RAFT, best-of-n and, with --restart, STaR."""
 
     keep: int = 0
     """Imitate the best so many of each group that earned anything; 0 is all that did."""
+    restart: bool = False
+    """Learn from the first model again in each iteration, as STaR does; give it some --updates_per_iteration."""
 
 
 class ExpertIteration(Imitation):
@@ -28,6 +32,16 @@ class ExpertIteration(Imitation):
     Config: ClassVar[type[RLConfig]] = ExpertIterationConfig
     config: ExpertIterationConfig
 
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.first = FirstWeights(self.learner) if self.config.restart else None
+
+    def update_policy(self) -> dict[str, float]:
+        """Goes back to the first model, where that is asked for, and imitates from there."""
+        if self.first is not None:
+            self.first.restore()
+        return super().update_policy()
+
     def advantages(self, batch: Batch) -> Tensor:
         """1 for what is kept, 0 for the rest."""
         return batch.at_every_token(best_of_group(batch.returns, batch.group, self.config.keep or len(batch)))
@@ -35,3 +49,7 @@ class ExpertIteration(Imitation):
     def learnable(self, batch: Batch) -> Batch:
         """Only what is kept, and averaged as if there had been nothing else."""
         return batch.select(torch.nonzero(batch.advantages.sum(dim=1))[:, 0]).recounted()
+
+    def companions(self) -> dict[str, Companion]:
+        """The first model goes into the checkpoint, or a resumed run could not go back to it."""
+        return super().companions() | ({"first": self.first} if self.first is not None else {})

@@ -123,16 +123,21 @@ class RLAlgorithm(ABC):
         """Learns from the iteration's episodes, and from older ones where replay is on."""
         self.policy.rest()
         self.actor.rest()
-        fresh = self.buffer.of_iteration(self.iteration)
-        self.trained_on.update(normalise(episode.problem.prompt) for episode in fresh)
-        batch = self.prepare(Batch.from_episodes([*fresh, *self._replayed()]))
+        fresh, replayed = self.buffer.of_iteration(self.iteration), self._replayed()
+        seen = fresh or replayed
+        if not seen:
+            raise UserError(
+                "there are no episodes to learn from: --load_buffer_from_cache_at_start reads a file of them."
+            )
+        self.trained_on.update(normalise(episode.problem.prompt) for episode in seen)
+        batch = self.prepare(Batch.from_episodes([*fresh, *replayed]))
         batch = batch.with_(advantages=self.advantages(batch))
         learnable = self.learnable(batch)
         metrics = {
-            "reward": float(np.mean([episode.reward for episode in fresh])),
-            "accuracy": float(np.mean([is_correct(episode) for episode in fresh])),
-            "length": float(np.mean([episode.length for episode in fresh])),
-            "cut_off": float(np.mean([episode.cut_off for episode in fresh])),
+            "reward": float(np.mean([episode.reward for episode in seen])),
+            "accuracy": float(np.mean([is_correct(episode) for episode in seen])),
+            "length": float(np.mean([episode.length for episode in seen])),
+            "cut_off": float(np.mean([episode.cut_off for episode in seen])),
             "tokens": float(sum(episode.length for episode in fresh)),
             "episodes_learnt": float(len(learnable)),
         }

@@ -39,7 +39,7 @@ class RunSettings:
     ref_model: str = ""
     """The reference of the KL penalty; by default the model as it was at the start, or the base of an adapter."""
     load_buffer_from_cache_at_start: str = ""
-    """A file of episodes (episodes.jsonl of a run) to begin with; use it with --replay_episodes."""
+    """A file of episodes (episodes.jsonl of a run) to learn from with --replay_episodes, beside fresh ones or alone."""
 
 
 @dataclass
@@ -59,8 +59,7 @@ def train(algorithm_name: str, algorithm_class: type[RLAlgorithm], settings: Tra
     config = {"algorithm": algorithm_name, **flat_settings(settings)}
     with _undone_by_a_mistake(folder):
         algorithm = _build(algorithm_class, settings, lambda: Run(folder, config, settings.run.track))
-        if settings.run.load_buffer_from_cache_at_start:
-            load_buffer(algorithm, Path(settings.run.load_buffer_from_cache_at_start))
+        _fill_buffer(algorithm, settings.run.load_buffer_from_cache_at_start)
     results.print(
         f"{algorithm_name} on {task.env} with {settings.policy.model}; the run is in {folder}", soft_wrap=True
     )
@@ -85,8 +84,7 @@ def resume(folder: Path, find_class: Any, overrides: dict[str, Any]) -> Path:
             algorithm_class, settings, lambda: Run(folder, config, settings.run.track), model=str(checkpoint)
         )
         algorithm.run.resume(algorithm)
-        if settings.run.load_buffer_from_cache_at_start:
-            load_buffer(algorithm, Path(settings.run.load_buffer_from_cache_at_start))
+        _fill_buffer(algorithm, settings.run.load_buffer_from_cache_at_start)
     results.print(f"resuming {folder} after iteration {algorithm.iteration}", soft_wrap=True)
     algorithm.train()
     report(algorithm, folder)
@@ -155,8 +153,11 @@ def _build(
     policy = settings.policy.make(env, examples, model, settings.algorithm.seed)
     policy.prompt_ids(env.reset(options={"index": 0})[0])  # a prompt that cannot be built is said before a run begins
     extra: dict[str, Any] = {}
-    teacher = getattr(settings.algorithm, "teacher", "")
-    if teacher or getattr(settings.algorithm, "kl_coeff", 0):
+    teacher, holds = getattr(settings.algorithm, "teacher", ""), getattr(settings.algorithm, "kl_coeff", 0)
+    if settings.run.ref_model and (teacher or not holds):
+        reason = "--teacher is the reference" if teacher else "nothing is held to a reference: give --kl_coeff"
+        raise UserError(f"--ref_model {settings.run.ref_model} would not be used, because {reason}.")
+    if teacher or holds:
         # A resumed model has moved, so its reference must be loaded; LoRA still has its base inside.
         reference = (
             teacher or settings.run.ref_model or (settings.policy.model if model and not policy.model.has_lora else "")
@@ -166,6 +167,17 @@ def _build(
     return algorithm_class(policy, env, settings.algorithm, eval_env, make_run(), **extra)
 
 
+def _fill_buffer(algorithm: RLAlgorithm, given: str) -> None:
+    """Episodes that exist already, which a run that plays nothing cannot do without."""
+    if given:
+        load_buffer(algorithm, Path(given))
+    elif not algorithm.config.problems_per_iteration:
+        raise UserError(
+            "--problems_per_iteration 0 learns from episodes that exist: name their file with "
+            "--load_buffer_from_cache_at_start."
+        )
+
+
 def load_buffer(algorithm: RLAlgorithm, path: Path) -> None:
     """Puts foreign episodes before the run's own: their iterations count down from −1, their policy is nobody's."""
     episodes = list(read_episodes(path))
@@ -173,6 +185,9 @@ def load_buffer(algorithm: RLAlgorithm, path: Path) -> None:
         raise UserError(f"{path} holds no episodes; give the episodes.jsonl of a run.")
     if not algorithm.config.replay_episodes:
         raise UserError(f"the episodes of {path} would not be learnt from: say how many with --replay_episodes.")
+    capacity = algorithm.config.buffer_capacity
+    if len(episodes) > capacity:
+        algorithm.run.warn(f"only the last {capacity} of the {len(episodes)} episodes of {path} fit --buffer_capacity.")
     if max(max(episode.tokens, default=0) for episode in episodes) >= algorithm.policy.model.vocabulary_size:
         raise UserError(f"the episodes of {path} were written with another tokenizer than this model's.")
     newest = max((episode.iteration for episode in episodes), default=0)

@@ -73,10 +73,10 @@ class Learner:
             weight_decay=settings.weight_decay,
             fused=True,
         )
-        self._lay_down()
+        self.forget()
 
-    def _lay_down(self) -> None:
-        """Gives gradients and moments their memory before any pass does, so that passes leave no holes between them."""
+    def forget(self) -> None:
+        """Empties the moments; they and the gradients get their memory before any pass does, which leaves no holes."""
         for weight in self.parameters().values():
             weight.grad = torch.zeros_like(weight)
             self.optimizer.state[weight] = {

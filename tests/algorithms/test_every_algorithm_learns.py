@@ -10,6 +10,8 @@ from conftest import tiny_model
 from small_tasks import TRAIN, Remembering, TwoTurns, Vowel, chat, rewards
 
 from lmgym.algorithms.registry import ALGORITHMS, find_algorithm
+from lmgym.commands.train import load_buffer
+from lmgym.errors import UserError
 from lmgym.evaluate import evaluate
 from lmgym.types import Problem
 
@@ -73,6 +75,41 @@ def test_a_student_learns_from_a_teacher(teacher, given):
     algorithm = train("distill", env, student, ref_policy=teacher, teacher="teacher", **given)
     assert accuracy(algorithm.policy, env) > 0.7
     assert not algorithm.run.warnings
+
+
+@pytest.mark.parametrize("name", ["dpo", "expert-iteration"])
+def test_episodes_that_exist_are_enough(name, tmp_path):
+    """Nobody acts: the policy learns from what another run has left, over and over."""
+    kind, env = find_algorithm(name), Vowel(SOLVED)
+    played = train("reinforce", env, iterations=16, problems_per_iteration=8, group_size=4, learning_rate=1e-9)
+    played.buffer.save(tmp_path / "episodes.jsonl")
+    offline = {"iterations": 30, "problems_per_iteration": 0, "replay_episodes": 64}
+    algorithm = kind(chat(), env, kind.Config(**{**COMMON, **offline}), None, Remembering())
+    load_buffer(algorithm, tmp_path / "episodes.jsonl")
+    algorithm.train()
+    assert accuracy(chat(), env) < 0.35
+    assert accuracy(algorithm.policy, env) > 0.6
+    assert [episode.tokens for episode in algorithm.buffer.episodes] == [e.tokens for e in played.buffer.episodes]
+    assert all(metrics["tokens"] == 0 and 0 < metrics["reward"] < 1 for metrics in algorithm.run.history)
+
+
+def test_without_any_episodes_there_is_nothing_to_learn_from():
+    with pytest.raises(UserError, match="--load_buffer_from_cache_at_start"):
+        train("dpo", problems_per_iteration=0, replay_episodes=8)
+
+
+def test_with_a_restart_each_iteration_learns_from_the_first_model():
+    """After several iterations the policy is where the last one's episodes alone take the first model."""
+    kept = {"restart": True, "updates_per_iteration": 5, "iterations": 4}
+    last = train("expert-iteration", **kept)
+    alone = find_algorithm("expert-iteration")(
+        chat(), Vowel(SOLVED), replace(last.config, iterations=1, problems_per_iteration=0, replay_episodes=64)
+    )
+    alone._replayed = lambda: last.buffer.of_iteration(3)
+    alone.train()
+    weights = alone.policy.model.trainable()
+    assert all(torch.equal(weight, weights[name]) for name, weight in last.policy.model.trainable().items())
+    assert min(rewards(last)[1:]) > rewards(last)[0] + 0.1
 
 
 @pytest.mark.parametrize("critic", ["head", "model"])

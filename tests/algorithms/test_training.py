@@ -17,6 +17,7 @@ from lmgym.algorithms.registry import find_algorithm
 from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
 from lmgym.algorithms.reinforce_stable import ReinforceStable, ReinforceStableConfig
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
+from lmgym.algorithms.with_reference import WithReference
 from lmgym.buffer import read_episodes
 from lmgym.checkpoint import newest_checkpoint
 from lmgym.engines.engine import GO_ON, Verdict
@@ -236,18 +237,14 @@ def begin(folder: Path, model_folder: Path, lora: bool, model: Path | None = Non
     ref_policy = chat(LanguageModel.load(str(model_folder), dtype="float32")) if model and not lora else None
     kind = find_algorithm(given.pop("algorithm", "reinforce-stable"))
     chosen = {"iterations": 4, "problems_per_iteration": 2, "group_size": 4, "eval_problems": 4, "evaluate_every": 2}
-    chosen |= {
-        "schedule": "cosine",
-        "warmup_steps": 1,
-        "learning_rate": 1e-2,
-        "kl_coeff": 0.1,
-        "save_every": 1,
-        **given,
-    }
+    chosen |= {"schedule": "cosine", "warmup_steps": 1, "learning_rate": 1e-2, "save_every": 1}
+    extra = {}
+    if issubclass(kind, WithReference):
+        chosen["kl_coeff"], extra["ref_policy"] = 0.1, ref_policy
     run = Remembering(folder, {"model": str(model_folder)})
     envs = Uneven(TRAIN), Uneven(TEST)
-    settings = config(kind.Config, **chosen)
-    return kind(chat(loaded, Stopping), envs[0], settings, envs[1], run, ref_policy=ref_policy)
+    settings = config(kind.Config, **{**chosen, **given})
+    return kind(chat(loaded, Stopping), envs[0], settings, envs[1], run, **extra)
 
 
 def read_metrics(folder: Path) -> list[dict[str, float]]:
@@ -266,6 +263,8 @@ def read_metrics(folder: Path) -> list[dict[str, float]]:
         (False, 2, {"algorithm": "ppo", "critic": "model"}),
         (False, 3, {"algorithm": "reinforce", "baseline": "running", "kl_target": 0.05}),
         (False, 2, {"algorithm": "online-dpo"}),
+        (False, 2, {"algorithm": "expert-iteration", "restart": True}),
+        (True, 2, {"algorithm": "expert-iteration", "restart": True}),
         (True, 2, {"algorithm": "grpo"}),
     ],
 )
