@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle, islice
 
 from lmgym.evaluate import is_correct
 from lmgym.types import Episode
@@ -26,9 +27,12 @@ def success_rates(episodes: Iterable[Episode]) -> dict[str, float]:
 
 
 def choose_problems(order: Sequence[int], ids: Sequence[str], rates: Mapping[str, float], count: int) -> list[int]:
-    """Half from those solved 20 to 80 % of the time, then new ones, then whatever there is; in the order given."""
+    """Half from those solved 20 to 80 % of the time, then new ones, then whatever there is; in the order given.
+
+    A task with fewer problems than that is gone through again.
+    """
     fruitful = [index for index in order if TOO_HARD <= rates.get(ids[index], -1.0) <= TOO_EASY]
     unknown = [index for index in order if ids[index] not in rates]
     chosen = fruitful[: count - count // 2] + unknown
     chosen += [index for index in (*fruitful, *order) if index not in set(chosen)]
-    return list(dict.fromkeys(chosen))[:count]
+    return list(islice(cycle(dict.fromkeys(chosen)), count))

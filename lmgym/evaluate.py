@@ -41,6 +41,11 @@ class Evaluation:
     """For each problem the share of its samples that are strictly right."""
     episodes: tuple[Episode, ...] = field(repr=False)
 
+    @property
+    def prompts(self) -> list[str]:
+        """What was asked, problem by problem, normalised."""
+        return [normalise(episode.problem.prompt) for episode in self.episodes[:: self.samples]]
+
     def metrics(self) -> dict[str, float]:
         """The numbers to track; those of a contaminated evaluation carry the mark in their names."""
         mark = "contaminated_" if self.contaminated else ""

@@ -150,8 +150,18 @@ class Run:
             everything.extend(episodes)
             everything.save(path)
         algorithm.buffer.episodes = kept.episodes
-        algorithm.evaluations = _read_evaluations(self.folder / "evaluations", reached)
+        algorithm.evaluations = self._comparable(algorithm, _read_evaluations(self.folder / "evaluations", reached))
         _drop_lines_after(self.folder / "metrics.jsonl", reached)
+
+    def _comparable(self, algorithm: RLAlgorithm, found: dict[int, Evaluation]) -> dict[int, Evaluation]:
+        """Those evaluations that were of the problems which the run is evaluated on now."""
+        if algorithm.eval_env is None or not algorithm.eval_indices:
+            return found
+        wanted = [normalise(algorithm.eval_env.problems[index].prompt) for index in algorithm.eval_indices]
+        kept = {iteration: evaluation for iteration, evaluation in found.items() if evaluation.prompts == wanted}
+        if len(kept) < len(found):
+            self.warn("evaluations so far were of other problems: they stay on disk and are compared with nothing.")
+        return kept
 
     def finish(self, algorithm: RLAlgorithm) -> None:
         """Writes the final model, its card, the results and the learning curve."""

@@ -27,7 +27,9 @@ def wilson(share: float, count: int) -> Proportion:
     centre = share + z * z / (2 * count)
     spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     scale = 1 + z * z / count
-    return Proportion(share, max((centre - spread) / scale, 0.0), min((centre + spread) / scale, 1.0), count)
+    # At 0 and 1 the interval ends at the share itself, which rounding must not put outside of it.
+    low, high = min((centre - spread) / scale, share), max((centre + spread) / scale, share)
+    return Proportion(share, max(low, 0.0), min(high, 1.0), count)
 
 
 def mcnemar(only_first: int, only_second: int) -> float:

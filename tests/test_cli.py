@@ -385,6 +385,16 @@ def test_a_wrong_setting_beside_resume_does_not_spoil_the_run(train, run, out):
     assert list(results["evaluations"]) == ["0", "2", "3"]
 
 
+def test_a_run_that_is_resumed_with_other_problems_to_evaluate_compares_only_those(train, run, out):
+    assert train("--name", "it", "--save_every", 1).code == 0
+    outcome = run("train", "--resume", out / "it", "--iterations", 3, "--eval_problems", 3)
+    assert outcome.code == 0, outcome.err
+    assert "of other problems" in outcome.err
+    results = json.loads((out / "it" / "results.json").read_text())
+    assert list(results["evaluations"]) == ["3"]
+    assert {row["eval/problems"] for row in results["evaluations"].values()} == {3}
+
+
 def test_training_and_evaluating_on_one_file_is_called_contaminated(train, out, tmp_path):
     data = tmp_path / "rows.jsonl"
     rows = [{"question": f"What is {n} + 1?", "answer": f"{n}+1\n#### {n + 1}"} for n in range(6)]
@@ -487,6 +497,7 @@ def test_a_teacher_is_asked_for_and_must_speak_the_same_tokens(train, out, model
     vocabulary = tokenizer["model"]["vocab"]
     vocabulary["A"], vocabulary["B"] = vocabulary["B"], vocabulary["A"]
     (stranger / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert "another tokenizer" in train("--teacher", stranger, "--samples", "teacher", algorithm="distill").err
     outcome = train("--teacher", stranger, algorithm="distill")
     assert outcome.code == 2
     assert "another tokenizer" in outcome.err

@@ -41,3 +41,7 @@ def test_there_are_always_enough_and_none_twice(order, rates, count):
     assert len(chosen) == len(set(chosen)) == count
     fruitful = {index for index in order if 0.2 <= rates.get(IDS[index], -1) <= 0.8}
     assert len(fruitful & set(chosen)) >= min(len(fruitful), count - count // 2)
+
+
+def test_a_task_smaller_than_an_iteration_is_gone_through_again():
+    assert choose_problems([2, 0, 1], IDS, {}, 7) == [2, 0, 1, 2, 0, 1, 2]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lmgym.statistics import mcnemar, pass_at_k, wilson
 
@@ -58,3 +60,10 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_sample():
                 subsets = list(itertools.combinations(marks, k))
                 expected = sum(any(subset) for subset in subsets) / len(subsets)
                 assert pass_at_k(samples, right, k) == pytest.approx(expected), (samples, right, k)
+
+
+@given(st.integers(1, 2000), st.floats(0, 1))
+def test_a_share_is_never_outside_its_own_interval(count, part):
+    for share in (0.0, 1.0, round(part * count) / count):
+        found = wilson(share, count)
+        assert 0 <= found.low <= share <= found.high <= 1

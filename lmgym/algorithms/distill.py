@@ -14,6 +14,7 @@ from lmgym.algorithms.policy_gradient import PolicyGradient, PolicyGradientConfi
 from lmgym.envs.env import Env
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
+from lmgym.learning.reference import check_tokenizer
 from lmgym.policies.llm_policy import LLMPolicy
 from lmgym.run import Run
 
@@ -42,8 +43,14 @@ class DistillConfig(PolicyGradientConfig):
         super().check()
         if self.update_reference_every:
             raise UserError("a teacher does not follow its student: leave --update_reference_every out.")
-        if self.reward_coeff and self.group_size == 1:
-            raise UserError("the reward is compared within groups: with --reward_coeff give --group_size 2 or more.")
+        alone = self.group_size == 1 or (self.replay_episodes and self.balanced_replay)
+        if self.reward_coeff and alone:
+            raise UserError(
+                "the reward is compared within groups: with --reward_coeff give --group_size 2 or more, and replay "
+                "whole groups."
+            )
+        if self.samples == "student" and not (self.reward_coeff or self.kl_on_silent_groups):
+            raise UserError("without --reward_coeff every group is silent: leave --kl_on_silent_groups on.")
         if self.samples == "teacher" and (self.normalisation != "none" or self.kl_target):
             raise UserError("with --samples teacher there is neither a KL nor an advantage to normalise.")
         if self.samples == "student" and not (self.kl_coeff or self.reward_coeff):
@@ -70,6 +77,7 @@ class Distill(PolicyGradient):
     ) -> None:
         if ref_policy is None:
             raise UserError("distill needs a teacher: name it with --teacher.")
+        check_tokenizer(ref_policy.model, policy.model)
         super().__init__(policy, env, config, eval_env, run, ref_policy)
         if self.config.samples == "teacher":
             self.actor, self.reference = self.policy.stranger(ref_policy.model), None

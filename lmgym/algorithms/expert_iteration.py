@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -14,6 +14,7 @@ from lmgym.algorithms.imitation import Imitation, ImitationConfig
 from lmgym.algorithms.rl_algorithm import Companion
 from lmgym.learning.batch import Batch
 from lmgym.learning.first_weights import FirstWeights
+from lmgym.learning.learner import Learner
 
 
 @dataclass
@@ -23,7 +24,7 @@ class ExpertIterationConfig(ImitationConfig):
     keep: int = 0
     """Imitate the best so many of each group that earned anything; 0 is all that did."""
     restart: bool = False
-    """Learn from the first model again in each iteration, as STaR does; give it some --updates_per_iteration."""
+    """Learn from the first model again in each iteration, as STaR does, over --updates_per_iteration of some dozens."""
 
 
 class ExpertIteration(Imitation):
@@ -35,6 +36,13 @@ class ExpertIteration(Imitation):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.first = FirstWeights(self.learner) if self.config.restart else None
+
+    def make_learner(self) -> Learner:
+        """With a restart the schedule falls over one iteration, not over the run."""
+        settings = self._learner_settings()
+        if self.config.restart:
+            settings = replace(settings, total_steps=self.config.updates_per_iteration)
+        return Learner(self.policy.model, settings)
 
     def update_policy(self) -> dict[str, float]:
         """Goes back to the first model, where that is asked for, and imitates from there."""

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lmgym.advantages import scale_by_batch, scale_by_group, teaching_groups, token_returns, unscaled
+from lmgym.advantages import NOTHING, scale_by_batch, scale_by_group, teaching_groups, token_returns, unscaled
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.with_reference import WithReference, WithReferenceConfig
 from lmgym.errors import UserError
@@ -81,6 +81,12 @@ class PolicyGradientConfig(WithReferenceConfig):
                 "without importance ratios one can learn only once from fresh episodes: give --max_ratio 2, or use "
                 "reinforce-stable, for --replay_episodes or --updates_per_iteration."
             )
+        blurs = self.normalisation == "batch" or (self.kl_coeff and self.kl_place == "reward")
+        if self.filter_groups and (blurs or (self.kl_coeff and self.kl_on_silent_groups)):
+            raise UserError(
+                "--filter_groups drops groups without an advantage: with --normalisation batch or --kl_place reward "
+                "every group has one, and --kl_on_silent_groups keeps what it drops."
+            )
         if self.kl_target and not self.kl_coeff:
             raise UserError("--kl_target moves --kl_coeff, which must begin above 0.")
 
@@ -146,7 +152,7 @@ class PolicyGradient(WithReference):
 
     def learnable(self, batch: Batch) -> Batch:
         """Episodes that neither advantage nor KL nor entropy moves are not computed; filtered groups do not count."""
-        moved = batch.advantages.abs().amax(dim=1) > 0
+        moved = batch.advantages.abs().amax(dim=1) > NOTHING
         if self.config.entropy_coeff:
             moved[:] = True
         elif self.reference is not None and self.config.kl_place == "loss":

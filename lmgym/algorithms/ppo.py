@@ -17,7 +17,7 @@ from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
 from lmgym.learning.critic import Critic, make_value_head
 from lmgym.learning.learner import Learner, Update
-from lmgym.losses import AVERAGES, clipped, clipped_value_error, token_ratios
+from lmgym.losses import AVERAGES, KLEstimator, clipped, clipped_value_error, token_ratios
 
 
 @dataclass
@@ -46,6 +46,8 @@ class PPOConfig(PolicyGradientConfig):
     """Step size of a critic that is a model of its own."""
     max_ratio: float = 2.0
     """The KL of an older token weighs as much as it is likelier now, up to this; 0 leaves its weight at 1."""
+    kl_estimator: KLEstimator = "k1"
+    """In the reward only k1 has the right gradient; in the loss all three have."""
 
     def corrects_old_episodes(self) -> bool:
         """The objective has a ratio of its own."""
@@ -53,9 +55,11 @@ class PPOConfig(PolicyGradientConfig):
 
     def check(self) -> None:
         """Also refuses what PPO has no use for."""
-        super().check()
         if self.filter_groups:
             raise UserError("ppo's critic learns from every group: leave --filter_groups out.")
+        super().check()
+        if self.kl_place == "reward" and self.kl_estimator != "k1":
+            raise UserError("ppo's KL in the reward is one number per token and must be k1: leave --kl_estimator out.")
         if self.discount > 1 or self.trace > 1:
             raise UserError("--discount and --trace must be from 0 to 1.")
 

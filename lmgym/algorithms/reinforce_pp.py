@@ -16,7 +16,7 @@ from lmgym.losses import KLEstimator, clipped, token_ratios
 
 @dataclass
 class ReinforcePPConfig(ReinforceConfig):
-    """REINFORCE++: --baseline group is its second variant, which suits groups of several episodes."""
+    """REINFORCE++: with --baseline group and --kl_place loss it is its second variant, which suits groups."""
 
     baseline: Literal["group", "batch", "running", "greedy", "none"] = "none"
     """none is the original; group is REINFORCE++-baseline."""

@@ -29,6 +29,12 @@ class WithReferenceConfig(RLConfig):
     update_reference_every: int = 0
     """Let the reference catch up with the policy after every so many iterations; 0 is never."""
 
+    def check(self) -> None:
+        """Also refuses a reference that nobody asks."""
+        super().check()
+        if self.update_reference_every and not self.kl_coeff:
+            raise UserError("--update_reference_every moves a reference that nothing is held to: give --kl_coeff.")
+
 
 class WithReference(RLAlgorithm):
     """Fills in the reference's log-probabilities of those episodes that are held to it."""
@@ -68,7 +74,7 @@ class WithReference(RLAlgorithm):
         if every and self.iteration and self.iteration % every == 0:
             self.reference.refresh()
         rows = self.rows_to_hold(batch)
-        logprobs = torch.zeros(batch.mask.shape)
+        logprobs = torch.zeros_like(batch.logprobs)
         if len(rows):
             logprobs[rows] = self.reference.logprobs(self.learner, batch.select(rows))
         return batch.with_(reference_logprobs=logprobs)

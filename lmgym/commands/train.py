@@ -136,7 +136,9 @@ def report(algorithm: RLAlgorithm, folder: Path) -> None:
         f"  lmgym eval --model {folder} --base {algorithm.run.config.get('model', 'smollm2-135m')}", soft_wrap=True
     )
     if any(folder.glob("checkpoints/*")):
-        results.print(f"  lmgym train --resume {folder} --iterations {2 * algorithm.config.iterations}", soft_wrap=True)
+        budget = f" --token_budget {2 * algorithm.config.token_budget}" if algorithm.config.token_budget else ""
+        more = f"--iterations {2 * algorithm.config.iterations}{budget}"
+        results.print(f"  lmgym train --resume {folder} {more}", soft_wrap=True)
     results.print("  lmgym train --env gsm8k --max_tokens 80")
     results.print("  and read lmgym/algorithms/rl_algorithm.py, which is what just ran")
 

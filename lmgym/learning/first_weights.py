@@ -20,10 +20,11 @@ class FirstWeights:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Puts the weights back and forgets the optimiser's moments; the schedule goes on."""
+        """Puts the weights back and lets optimiser and schedule begin again."""
         for name, weight in self.learner.parameters().items():
             weight.copy_(self.weights[name])
         self.learner.forget()
+        self.learner.steps_done = 0
         self.learner.model.version += 1
 
     def save(self, path: Path) -> None:

@@ -45,12 +45,18 @@ def make_reference(model: LanguageModel, given: LanguageModel | None) -> Referen
     """The model that was given, else the policy as it is now: a frozen copy, or under LoRA the base model itself."""
     if given is None and model.has_lora:
         return AdapterReference(model)
-    if given is not None and given.tokenizer.get_vocab() != model.tokenizer.get_vocab():
+    if given is not None:
+        check_tokenizer(given, model)
+    return ModelReference(model, given or model.frozen_copy())
+
+
+def check_tokenizer(given: LanguageModel, model: LanguageModel) -> None:
+    """Refuses a model that reads other tokens than the policy."""
+    if given.tokenizer.get_vocab() != model.tokenizer.get_vocab():
         raise UserError(
             f"{given.name} has another tokenizer than {model.name} ({len(given.tokenizer)} and {len(model.tokenizer)} "
             "tokens): a reference or a teacher must read the same tokens as the policy."
         )
-    return ModelReference(model, given or model.frozen_copy())
 
 
 class ModelReference:

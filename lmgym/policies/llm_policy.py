@@ -95,9 +95,12 @@ class LLMPolicy(Policy):
         self.engine.rest()
 
     def stranger(self, model: LanguageModel) -> LLMPolicy:
-        """The same way of prompting and acting with another model, whose episodes are never taken for the policy's."""
+        """The same way of prompting and acting with another model, whose episodes are never taken for the policy's.
+
+        It is asked in the policy's own chat template, because the policy will have to answer to that.
+        """
         twin = copy.copy(self)
-        model.version = NOBODY
+        model.version, model.tokenizer = NOBODY, self.model.tokenizer
         twin.model, twin.engine, twin._writing = model, _engine_for(model), {}
         return twin
 

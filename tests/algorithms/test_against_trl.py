@@ -129,7 +129,11 @@ def test_the_same_number_as_trl(name, settings, loss_type, level, low, high, bet
 
 
 def test_where_trl_differs_it_is_in_the_gradient_of_the_kl():
+    """Ours is that of KL(policy ‖ reference); theirs, of k3 as it stands, is that of the KL the other way round."""
     ours, theirs = NEW.clone().requires_grad_(), NEW.clone().requires_grad_()
-    bare("grpo", kl_coeff=KL).loss(ours, our_batch()).backward()
+    bare("grpo", kl_coeff=KL, max_ratio=0.0).loss(ours, our_batch()).backward()
     trl_loss("grpo", theirs, low=0.2, high=0.2, beta=KL).backward()
-    assert not torch.allclose(ours.grad, theirs.grad * MASK, atol=1e-4)
+    gap = NEW - REFERENCE
+    exact = KL * (gap - (1 - (-gap).exp())) * MASK / MASK.sum(dim=1, keepdim=True) / ROWS
+    assert exact.abs().max() > 1e-4
+    assert torch.allclose(ours.grad - theirs.grad * MASK, exact, atol=1e-7)

@@ -68,6 +68,18 @@ def test_the_defaults_of_every_algorithm_are_accepted(name):
         ("distill", {"kl_coeff": 0.0}, "nothing to learn"),
         ("distill", {"samples": "teacher", "kl_target": 0.1}, "neither a KL"),
         ("distill", {"reward_coeff": 1.0, "group_size": 1}, "within groups"),
+        (
+            "distill",
+            {"reward_coeff": 1.0, "replay_episodes": 8, "balanced_replay": True, "max_ratio": 2.0},
+            "whole groups",
+        ),
+        ("distill", {"filter_groups": True}, "keeps what it drops"),
+        ("distill", {"kl_on_silent_groups": False}, "every group is silent"),
+        ("dapo", {"kl_coeff": 0.1, "kl_on_silent_groups": True}, "keeps what it drops"),
+        ("dapo", {"normalisation": "batch"}, "every group has one"),
+        ("reinforce-pp", {"filter_groups": True}, "every group has one"),
+        ("reinforce", {"update_reference_every": 2}, "--kl_coeff"),
+        ("ppo", {"kl_place": "reward", "kl_estimator": "k3"}, "must be k1"),
     ],
 )
 def test_every_algorithm_refuses_what_would_teach_nothing(name, given, says):

@@ -239,6 +239,15 @@ def test_ppo_without_clip_and_with_full_traces_is_unbiased_whatever_the_critic_s
         assert close(update, exact)
 
 
+def test_ppos_kl_in_the_reward_has_the_gradient_of_the_kl_of_whole_sequences():
+    algorithm = bare("ppo", kl_coeff=0.3, kl_place="reward", trace=1.0, normalisation="none", clip=1e9)
+    algorithm.learner, algorithm.reference.logprobs = None, lambda _, batch: batch.reference_logprobs
+    algorithm.critic.values = lambda batch: torch.full_like(batch.logprobs, 0.4) * batch.mask
+    nothing, reference = torch.zeros(len(SEQUENCES), 1, dtype=torch.float64), table(1)
+    exact = -0.3 * gradient(lambda logits: sequence_kl(logits, reference)) / LENGTH
+    assert close(expected_update(algorithm, nothing, 2, reference=reference, change=algorithm.prepare), exact)
+
+
 def test_expert_iteration_imitates_what_succeeded_and_nothing_else():
     algorithm = bare("expert-iteration")
     logits = table(0).requires_grad_()
@@ -316,6 +325,19 @@ def test_a_group_that_is_equal_but_for_a_penalty_is_not_blown_up():
     lengths[0, 2] = False
     shaped = bare("dapo", soft_length=0, hard_length=4).advantages(batch.with_(mask=lengths))
     assert 0.5 < shaped.abs().max() < 2
+
+
+@pytest.mark.parametrize("name", ["reinforce-stable", "grpo", "rloo"])
+def test_credit_that_is_only_rounding_is_no_credit(name):
+    """Eight equal rewards whose float32 mean is not quite that number: nothing is held, so nothing may be learnt."""
+    equal = torch.full((len(SEQUENCES), 1), 0.1, dtype=torch.float64)
+    batch = batch_of(range(8), equal, table(0), table(1))
+    batch = batch.with_(rewards=batch.rewards.float())
+    algorithm = bare(name, kl_coeff=0.1)
+    batch = batch.with_(advantages=algorithm.advantages(batch))
+    assert 0 < batch.advantages.abs().max() < 1e-6
+    assert not len(algorithm.rows_to_hold(batch))
+    assert not len(algorithm.learnable(batch))
 
 
 def test_an_episode_at_the_mean_of_a_group_that_teaches_still_counts():

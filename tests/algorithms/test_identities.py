@@ -9,7 +9,7 @@ import torch
 from hand_made import Turn, make_episode
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tabular import SEQUENCES, bare, batch_of, logprobs_of, loss_of, table
+from tabular import SEQUENCES, after_prompt, bare, batch_of, logprobs_of, loss_of, table
 
 from lmgym.advantages import generalised_advantages, leave_one_out, over_group
 from lmgym.algorithms.registry import ALGORITHMS
@@ -94,18 +94,21 @@ def test_a_constant_does_matter_where_it_should():
         assert not torch.allclose(one, other, atol=1e-6)
 
 
-LOSSES = [name for name in ALGORITHMS if name not in ("dpo", "online-dpo", "ppo", "remax")]
+PAIRS = ["dpo", "online-dpo"]
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in PAIRS])
 @given(order=st.permutations(range(6)), cuts=st.sets(st.integers(1, 5)))
 @settings(max_examples=10, deadline=None)
 def test_neither_the_order_nor_the_cut_into_micro_batches_matters(name, order, cuts):
     algorithm = bare(name, **({"teacher": "t"} if name == "distill" else {}))
+    algorithm.greedy_returns = torch.tensor([0.3, 0.6], dtype=torch.float64)
+    algorithm.critic.values = lambda batch: batch.tokens * 0.1 * batch.mask
     reference = table(1)
-    whole = batch_of(GROUP, REWARDS, table(2), reference, group=NUMBERS)
+    prepare = algorithm.prepare if name == "ppo" else lambda batch: batch
+    whole = prepare(batch_of(GROUP, REWARDS, table(2), reference, group=NUMBERS))
     shuffled = [GROUP[i] for i in order]
-    again = batch_of(shuffled, REWARDS, table(2), reference, group=[NUMBERS[i] for i in order])
+    again = prepare(batch_of(shuffled, REWARDS, table(2), reference, group=[NUMBERS[i] for i in order]))
     again = again.with_(advantages=algorithm.advantages(again))
     logits = table(0).requires_grad_()
     total, edges = 0.0, [0, *sorted(cuts), 6]
@@ -116,6 +119,26 @@ def test_neither_the_order_nor_the_cut_into_micro_batches_matters(name, order, c
         total = total + algorithm.loss(padded, part)
     found = torch.autograd.grad(total, logits)[0]
     assert torch.allclose(found, slope(algorithm, whole), atol=1e-10)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@given(orders=st.tuples(*[st.permutations(range(3))] * 2), swapped=st.booleans())
+@settings(max_examples=10, deadline=None)
+def test_neither_the_order_nor_the_cut_between_groups_matters_to_pairs(name, orders, swapped):
+    """Episodes of a group are never parted; groups may be, and may come in any order."""
+    algorithm, reference = bare(name), table(1)
+    sequences = (0, 4, 7, 1, 2, 8)
+    whole = slope(algorithm, batch_of(sequences, REWARDS, table(2), reference, group=NUMBERS), sequences)
+    groups = [[sequences[3 * number + place] for place in order] for number, order in enumerate(orders)]
+    shuffled = [number for group in (reversed(groups) if swapped else groups) for number in group]
+    again = batch_of(shuffled, REWARDS, table(2), reference, group=NUMBERS)
+    again = algorithm.learnable(again.with_(advantages=algorithm.advantages(again)))
+    logits = table(0).requires_grad_()
+    total = torch.zeros((), dtype=torch.float64)
+    for part in (again.select(torch.nonzero(again.group == number)[:, 0]) for number in (0, 1)):
+        chosen = [SEQUENCES.index(tuple(row[1:])) for row in part.tokens.tolist()]
+        total = total + algorithm.loss(after_prompt(logprobs_of(logits, chosen)), part)
+    assert torch.allclose(torch.autograd.grad(total, logits)[0], whole, atol=1e-10)
 
 
 def test_pairs_are_never_parted():
