@@ -202,12 +202,12 @@ def table(report: Mapping[str, Any]) -> str:
         def mean(field: str, runs: Sequence[Mapping[str, Any]] = runs) -> float:
             return float(np.mean([run[field] for run in runs]))
 
-        updates = find_algorithm(name).Config().updates_per_iteration
+        updates = mean("iterations") * find_algorithm(name).Config().updates_per_iteration
         interval = wilson(mean("strict"), runs[0]["problems"])
         seeds = ", ".join(f"{run['strict']:.1%}" for run in sorted(runs, key=lambda run: run["seed"]))
         lines.append(
             f"| {name} | {mean('strict'):.1%} | {interval.low:.1%} – {interval.high:.1%} | {seeds} | "
-            f"{100 * (mean('strict') - report['before']):+.1f} | {mean('kl'):.3f} | {mean('iterations') * updates:.0f} | "
+            f"{100 * (mean('strict') - report['before']):+.1f} | {mean('kl'):.3f} | {updates:.0f} | "
             f"{mean('tokens'):,.0f} | {np.median([run['seconds'] for run in runs]) / 60:.1f} |"
         )
     return "\n".join(lines) + "\n"
