@@ -105,12 +105,20 @@ def main(settings: Settings) -> None:
                 report["before"] = _before()
             report["runs"][key] = run_once(name, seed, settings.token_budget)
             write_text(path, json.dumps(report, indent=1))
-            write_text(out / "algorithms.md", table(report))
-            draw(report, out / "algorithms.png")
-    write_text(out / "algorithms.md", table(report))
-    draw(report, out / "algorithms.png")
-    publish(table(report))
-    results.print(table(report), markup=False, soft_wrap=True)
+            show(report, settings.token_budget, out)
+    text = show(report, settings.token_budget, out)
+    if out.resolve() == Path(__file__).parent:
+        publish(text)
+    results.print(text, markup=False, soft_wrap=True)
+
+
+def show(report: Mapping[str, Any], token_budget: int, out: Path) -> str:
+    """Writes table and picture of the runs with one budget, and gives the table."""
+    alike = {key: run for key, run in report["runs"].items() if key.endswith(f" tokens {token_budget}")}
+    text = table({**report, "runs": alike})
+    write_text(out / "algorithms.md", text)
+    draw({**report, "runs": alike}, out / "algorithms.png")
+    return text
 
 
 def run_once(name: str, seed: int, token_budget: int) -> dict[str, Any]:

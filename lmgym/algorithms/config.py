@@ -57,6 +57,11 @@ class RLConfig:
     seed: int = 0
     """The source of all randomness of the run."""
 
+    @property
+    def parts_groups(self) -> bool:
+        """Whether an episode may stand alone in its group, with nobody to be compared with."""
+        return self.group_size == 1 or bool(self.replay_episodes and self.balanced_replay)
+
     def check(self) -> None:
         """Refuses settings that cannot work, in one sentence."""
         at_least_one = {"iterations", "group_size", "updates_per_iteration"}

@@ -43,8 +43,7 @@ class DistillConfig(PolicyGradientConfig):
         super().check()
         if self.update_reference_every:
             raise UserError("a teacher does not follow its student: leave --update_reference_every out.")
-        alone = self.group_size == 1 or (self.replay_episodes and self.balanced_replay)
-        if self.reward_coeff and alone:
+        if self.reward_coeff and self.parts_groups:
             raise UserError(
                 "the reward is compared within groups: with --reward_coeff give --group_size 2 or more, and replay "
                 "whole groups."

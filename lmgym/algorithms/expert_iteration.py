@@ -14,7 +14,7 @@ from lmgym.algorithms.imitation import Imitation, ImitationConfig
 from lmgym.algorithms.rl_algorithm import Companion
 from lmgym.learning.batch import Batch
 from lmgym.learning.first_weights import FirstWeights
-from lmgym.learning.learner import Learner
+from lmgym.learning.learner import LearnerSettings
 
 
 @dataclass
@@ -37,12 +37,10 @@ class ExpertIteration(Imitation):
         super().__init__(*arguments, **named)
         self.first = FirstWeights(self.learner) if self.config.restart else None
 
-    def make_learner(self) -> Learner:
+    def _learner_settings(self) -> LearnerSettings:
         """With a restart the schedule falls over one iteration, not over the run."""
-        settings = self._learner_settings()
-        if self.config.restart:
-            settings = replace(settings, total_steps=self.config.updates_per_iteration)
-        return Learner(self.policy.model, settings)
+        settings = super()._learner_settings()
+        return replace(settings, total_steps=self.config.updates_per_iteration) if self.config.restart else settings
 
     def update_policy(self) -> dict[str, float]:
         """Goes back to the first model, where that is asked for, and imitates from there."""

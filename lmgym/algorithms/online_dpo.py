@@ -26,7 +26,7 @@ class OnlineDPOConfig(WithReferenceConfig):
     def check(self) -> None:
         """Also refuses what leaves nothing to compare."""
         super().check()
-        if self.group_size == 1 or not self.kl_coeff or (self.replay_episodes and self.balanced_replay):
+        if self.parts_groups or not self.kl_coeff:
             raise UserError(
                 "dpo compares episodes of a group: it needs --group_size 2 or more, whole groups if it replays, and "
                 "--kl_coeff above 0."

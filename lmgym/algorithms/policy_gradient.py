@@ -71,7 +71,7 @@ class PolicyGradientConfig(WithReferenceConfig):
         super().check()
         if self.kl_place == "reward" and self.kl_estimator == "k2":
             raise UserError("k2 is a biased estimate of the KL to come: with --kl_place reward use k1 or k3.")
-        if self.compares_groups and (self.group_size == 1 or (self.replay_episodes and self.balanced_replay)):
+        if self.compares_groups and self.parts_groups:
             raise UserError(
                 "an episode that is alone in its group has no advantage over it: give --group_size 2 or more, and "
                 "replay whole groups."

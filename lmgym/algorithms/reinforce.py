@@ -32,8 +32,7 @@ class ReinforceConfig(PolicyGradientConfig):
     def check(self) -> None:
         """Also refuses what would teach nothing, or the wrong thing, in silence."""
         super().check()
-        alone = self.group_size == 1 or (self.replay_episodes and self.balanced_replay)
-        if self.baseline == "group" and alone:
+        if self.baseline == "group" and self.parts_groups:
             raise UserError(
                 "an episode that is alone in its group has no advantage over it: use --baseline batch with "
                 "--group_size 1 or --balanced_replay."
