@@ -2,6 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Waiting threads sleep soon, so that a busy machine does not slow training down tenfold (see lmgym/openmp.py).
+export GOMP_SPINCOUNT ?= 1000
+export KMP_BLOCKTIME ?= 1
 
 .PHONY: train test bench lint types install clean
 

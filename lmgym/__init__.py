@@ -2,6 +2,7 @@
 
 from lmgym.envs import Env, MathEnv, Response, make, names, register, registrations
 from lmgym.errors import UserError
+from lmgym.openmp import limit_spinning
 from lmgym.types import END_OF_TURN, Action, Episode, Message, Problem, State, Step
 
 __version__ = "0.1.0"
@@ -23,3 +24,5 @@ __all__ = [
     "register",
     "registrations",
 ]
+
+limit_spinning()  # nothing above imports torch, and whatever does comes after this

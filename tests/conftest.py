@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lmgym  # isort: skip # noqa: F401 - before torch, whose threads it tells how to wait
 import os
 from pathlib import Path
 
