@@ -16,6 +16,9 @@ from lmgym.types import END_OF_TURN, Problem, State
 FINISHED_ANSWER = re.compile(r"The answer is:[ \t]*\$?-?\d[\d,]*(\.\d+)?[%.]?\s$")
 """An answer and a space behind it: the number is complete, and nothing else stands on its line yet."""
 
+LONGEST_ANSWER = 128
+"""How many ids back an answer may begin."""
+
 
 class FewShotLLMStepwiseMathPolicy(LLMPolicy):
     """One action is one line; inside `<<…=` the calculator writes the value, which is context and not action."""
@@ -54,7 +57,7 @@ class FewShotLLMStepwiseMathPolicy(LLMPolicy):
 
     def watch(self, ids: Sequence[int]) -> Verdict:
         """Stops at the end of a line, or as soon as the answer is out."""
-        text = self.decode(ids)
-        if "\n" in text or FINISHED_ANSWER.search(text):
+        recent = self.recent(ids)
+        if "\n" in recent or (recent[-1:].isspace() and FINISHED_ANSWER.search(self.decode(ids[-LONGEST_ANSWER:]))):
             return STOP
         return super().watch(ids)

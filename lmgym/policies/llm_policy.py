@@ -7,15 +7,19 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lmgym.calculator import calculate, open_expression
+from lmgym.calculator import MAX_CHARACTERS, calculate, open_expression
 from lmgym.distribution import Distribution
-from lmgym.engines.engine import GO_ON, Completion, Engine, Request, Verdict
+from lmgym.engines.engine import GO_ON, STOP, Completion, Engine, Request, Verdict
 from lmgym.engines.plain_engine import PlainEngine
 from lmgym.engines.torch_engine import TorchEngine
 from lmgym.errors import UserError
 from lmgym.learning.language_model import LanguageModel
+from lmgym.policies.plain_prompt import NEXT_PROBLEM, before_next_problem, begins_next_problem, render_plain
 from lmgym.policies.policy import Policy
 from lmgym.types import END_OF_TURN, NOBODY, Action, Message, Problem, State
+
+RECENT = 16
+"""How many of the last ids are decoded after each token, to see whether anything is to be done."""
 
 
 class LLMPolicy(Policy):
@@ -32,11 +36,6 @@ class LLMPolicy(Policy):
         calculator: bool,
         engine: Engine | None,
     ) -> None:
-        if not model.tokenizer.chat_template:
-            raise UserError(
-                f"{model.name} has no chat template, so it cannot be prompted as an assistant; choose an instruct "
-                "model, or set tokenizer.chat_template and save the folder."
-            )
         if max_tokens < 1:
             raise UserError(f"--max_tokens is {max_tokens}: an action needs at least 1.")
         distribution.check()
@@ -136,7 +135,9 @@ class LLMPolicy(Policy):
         return [*opening, *messages]
 
     def render_chat(self, messages: Sequence[Message]) -> str:
-        """A conversation through the model's chat template, up to where the assistant begins to speak."""
+        """A conversation, in the chat template or without one in plain text, up to where the assistant begins."""
+        if self.is_plain:
+            return render_plain(messages, self.model.tokenizer)
         plain = [{"role": str(message["role"]), "content": message["content"]} for message in messages]
         try:
             return str(self.model.tokenizer.apply_chat_template(plain, add_generation_prompt=True, tokenize=False))
@@ -151,12 +152,23 @@ class LLMPolicy(Policy):
         """Ids as text, only ever to be read."""
         return str(self.model.tokenizer.decode(list(ids), skip_special_tokens=False))
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether prompts are plain text, because the model has no chat template."""
+        return not self.model.tokenizer.chat_template
+
+    def recent(self, ids: Sequence[int]) -> str:
+        """The text of the last few ids: enough to see how it ends, at a cost that does not grow with it."""
+        return self.decode(ids[-RECENT:])
+
     def watch(self, ids: Sequence[int]) -> Verdict:
         """After each sampled token: where an expression waits for its value, the calculator writes it."""
-        if not self.calculator:
+        recent = self.recent(ids)
+        if self.is_plain and NEXT_PROBLEM in recent and begins_next_problem(self.decode(ids)):
+            return STOP
+        if not (self.calculator and recent.endswith("=")):
             return GO_ON
-        text = self.decode(ids)
-        expression = open_expression(text)
+        expression = open_expression(self.decode(ids[-MAX_CHARACTERS:]))
         result = calculate(expression) if expression is not None else None
         return GO_ON if result is None else Verdict(force=self.encode(f"{result}>>"))
 
@@ -170,6 +182,8 @@ class LLMPolicy(Policy):
         ids = completion.token_ids
         ended = bool(ids) and ids[-1] in self.model.stop_ids
         text = self.decode(ids[:-1] if ended else ids)
+        if self.is_plain and begins_next_problem(text):
+            text, ended = before_next_problem(text), True
         if ended or completion.finish_reason == "length":
             text += END_OF_TURN
         return Action(

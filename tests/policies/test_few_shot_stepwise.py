@@ -123,13 +123,6 @@ def test_a_prompt_longer_than_the_context_is_one_sentence():
         policy.get_actions(VectorEnv(lmgym.make("arithmetic")).reset([0]))
 
 
-def test_a_model_without_a_chat_template_is_one_sentence():
-    model = tiny_model()
-    model.tokenizer.chat_template = None
-    with pytest.raises(UserError, match="chat template"):
-        ChatPolicy(model)
-
-
 def test_examples_are_different_problems_and_too_many_are_refused():
     env = lmgym.make("word-problems")
     assert len({problem.prompt for problem in few_shot_examples(env, 8)}) == 8
