@@ -6,9 +6,10 @@ import contextlib
 import json
 import os
 import statistics
+import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ class Rival:
     settings: dict[str, Any]
     warms_up: bool = True
     """Whether its first run does not count; runs of minutes do without."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that it is started with beside those of this process."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +58,18 @@ def compare(work: Workload, rivals: Sequence[Rival], repeats: int, dtype: str, f
     common = {"threads": THREADS, "dtype": dtype, "scratch": str(folder / "scratch")}
     ours = common | {"workload": asdict(work), "prompts_file": str(prompts_file)}
     with contextlib.ExitStack() as stack:
+        if work.busy:
+            stack.enter_context(busy_process())
         contestants = [stack.enter_context(Contestant("lmgym", "ours", sys.executable, ours, folder))]
         contestants[0].run()
         prompts = json.loads(prompts_file.read_text())
         asked = common | prompts | {"model": str(model_folder(work.model)), "new_tokens": work.new_tokens}
         asked |= {"group_size": work.group_size, "turns": work.turns}
         for rival in rivals:
-            contestant = Contestant(rival.name, rival.script, rival.python(), asked | rival.settings, folder)
+            told = ours if rival.script == "ours" else asked
+            contestant = Contestant(
+                rival.name, rival.script, rival.python(), told | rival.settings, folder, rival.environment
+            )
             contestants.append(stack.enter_context(contestant))
             if rival.warms_up:
                 contestant.run()
@@ -71,6 +79,17 @@ def compare(work: Workload, rivals: Sequence[Rival], repeats: int, dtype: str, f
             for contestant in contestants:
                 contestant.run()
     return [_result(contestant) for contestant in contestants]
+
+
+@contextlib.contextmanager
+def busy_process() -> Iterator[None]:
+    """A process that computes for as long as the block lasts."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 def _result(contestant: Contestant) -> Result:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,14 +28,16 @@ class Contestant:
     python: str
     settings: dict[str, Any]
     folder: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
     runs: list[dict[str, Any]] = field(default_factory=list)
     peak_bytes: int = 0
 
     def __enter__(self) -> Contestant:
         """Starts it and waits until it is ready."""
-        path = self.folder / f"{self.script}.json"
+        stem = re.sub(r"\W+", "-", self.name)
+        path = self.folder / f"{stem}.json"
         path.write_text(json.dumps(self.settings))
-        self._chatter = (self.folder / f"{self.script}.log").open("w")
+        self._chatter = (self.folder / f"{stem}.log").open("w")
         self._process = subprocess.Popen(
             [self.python, str(SCRIPTS / f"{self.script}.py"), str(path)],
             stdin=subprocess.PIPE,
@@ -41,7 +45,7 @@ class Contestant:
             stderr=self._chatter,
             text=True,
             start_new_session=True,
-            env=os.environ | {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"},
+            env=os.environ | {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"} | dict(self.environment),
         )
         try:
             self._listen()

@@ -16,6 +16,8 @@ class Workload:
     turns: int = 1
     learns: bool = False
     """Whether an optimiser step follows the rollouts."""
+    busy: bool = False
+    """Whether another process keeps a core busy all the while, as on a laptop with a browser open."""
     model: str = "smollm2-135m"
 
     @property
@@ -23,7 +25,8 @@ class Workload:
         """The workload in words."""
         what = "iteration" if self.learns else "rollouts"
         turns = f" in {self.turns} turns" if self.turns > 1 else ""
+        beside = ", beside a busy process" if self.busy else ""
         return (
             f"{what}: {self.problems} problems × {self.group_size} episodes × {self.new_tokens} tokens{turns}, "
-            f"{self.shots}-shot"
+            f"{self.shots}-shot{beside}"
         )

@@ -24,14 +24,18 @@ STEPWISE = Workload(shots=5, new_tokens=96, turns=6)
 ITERATION = Workload(new_tokens=128, learns=True)
 FEW_SHOT_ITERATION = Workload(problems=4, shots=5, new_tokens=128, learns=True)
 SMALL = Workload(problems=4, new_tokens=64, learns=True)
+DISTURBED = Workload(problems=4, new_tokens=48, learns=True)
+SPINNING = {"GOMP_SPINCOUNT": "300000", "KMP_BLOCKTIME": "200"}
+"""How OpenMP's threads wait by default."""
 
 
 @dataclass
 class BenchSettings:
     """What to measure."""
 
-    sections: tuple[str, ...] = ("rollouts", "stepwise", "iteration", "growth")
-    """Any of rollouts (transformers generate, vLLM), stepwise (naive loop), iteration (TRL), growth (lmgym alone)."""
+    sections: tuple[str, ...] = ("rollouts", "stepwise", "iteration", "busy", "growth")
+    """Any of rollouts (transformers generate, vLLM), stepwise (naive loop), iteration (TRL), busy (lmgym beside a busy
+    process), growth (lmgym alone)."""
     repeats: int = 3
     """Runs that count; one more before them does not, but for TRL, whose runs take minutes."""
     peers: bool = True
@@ -96,6 +100,12 @@ def _iteration(settings: BenchSettings) -> list[Comparison]:
     return [(ITERATION, trl(8), settings.repeats), (FEW_SHOT_ITERATION, trl(4), settings.repeats)]
 
 
+def _busy(settings: BenchSettings) -> list[Comparison]:
+    """lmgym against itself with OpenMP's own way of waiting, on an idle machine and beside a busy process."""
+    spinning = [Rival("lmgym, spinning threads", "ours", lambda: sys.executable, {}, environment=SPINNING)]
+    return [(replace(DISTURBED, busy=busy), spinning, settings.repeats) for busy in (False, True)]
+
+
 def _growth(settings: BenchSettings) -> list[Comparison]:
     grown = [replace(SMALL, group_size=size) for size in (4, 8, 16)]
     grown += [replace(SMALL, shots=shots) for shots in (1, 2, 5)]
@@ -108,6 +118,7 @@ SECTIONS: dict[str, Callable[[BenchSettings], list[Comparison]]] = {
     "rollouts": _rollouts,
     "stepwise": _stepwise,
     "iteration": _iteration,
+    "busy": _busy,
     "growth": _growth,
 }
 

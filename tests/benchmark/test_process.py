@@ -3,11 +3,13 @@
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lmgym.benchmark import process
+from lmgym.benchmark.comparison import busy_process
 from lmgym.benchmark.contestants import protocol
 from lmgym.benchmark.process import Contestant
 from lmgym.errors import UserError
@@ -70,3 +72,35 @@ def test_a_contestant_that_gives_up_is_one_sentence(contestant, code, tmp_path):
     with pytest.raises(UserError, match="it gave up"), contestant(code):
         pass
     assert (tmp_path / "it.log").exists()
+
+
+SHOWS_A_VARIABLE = """
+import os, sys
+sys.path.insert(0, {folder!r})
+from protocol import serve
+serve(lambda: {{"tokens": int(os.environ["GOMP_SPINCOUNT"])}})
+"""
+
+
+def test_the_same_library_may_take_part_twice_with_other_variables(contestant, tmp_path):
+    one = contestant(SHOWS_A_VARIABLE)
+    variants = [replace(one, name=f"it, {count}", environment={"GOMP_SPINCOUNT": count}) for count in ("3", "5")]
+    with variants[0] as first, variants[1] as second:
+        assert (first.run()["tokens"], second.run()["tokens"]) == (3, 5)
+    assert {path.name for path in tmp_path.glob("*.log")} == {"it-3.log", "it-5.log"}
+
+
+def test_a_busy_process_computes_while_it_is_wanted_and_no_longer():
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+    before = set(children.read_text().split())
+    with busy_process():
+        (busy,) = set(children.read_text().split()) - before
+        seconds = [_processor_time(busy)]
+        time.sleep(0.3)
+        seconds.append(_processor_time(busy))
+        assert seconds[1] > seconds[0]
+    assert not Path(f"/proc/{busy}").exists()
+
+
+def _processor_time(process_id: str) -> int:
+    return int(Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[11])
