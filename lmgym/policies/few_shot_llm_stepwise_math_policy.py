@@ -13,11 +13,11 @@ from lmgym.policies.scripted_policy import gold_line
 from lmgym.policies.system_prompts import load_system_prompt
 from lmgym.types import END_OF_TURN, Problem, State
 
-FINISHED_ANSWER = re.compile(r"The answer is:[ \t]*\$?-?\d[\d,]*(\.\d+)?[%.]?\s$")
-"""An answer and a space behind it: the number is complete, and nothing else stands on its line yet."""
+FINISHED_ANSWER = re.compile(r"[ \t]*[Tt]he answer is:[ \t]*\$?-?\d[\d,]*(\.\d+)?[%.]?\s$")
+"""A line that is an answer and a space behind it: the number is complete, and nothing else stands there yet."""
 
 LONGEST_ANSWER = 128
-"""How many ids back an answer may begin."""
+"""A line of more ids than this is no answer."""
 
 
 class FewShotLLMStepwiseMathPolicy(LLMPolicy):
@@ -58,6 +58,7 @@ class FewShotLLMStepwiseMathPolicy(LLMPolicy):
     def watch(self, ids: Sequence[int]) -> Verdict:
         """Stops at the end of a line, or as soon as the answer is out."""
         recent = self.recent(ids)
-        if "\n" in recent or (recent[-1:].isspace() and FINISHED_ANSWER.search(self.decode(ids[-LONGEST_ANSWER:]))):
+        may_be_answer = recent[-1:].isspace() and len(ids) <= LONGEST_ANSWER
+        if "\n" in recent or (may_be_answer and FINISHED_ANSWER.match(self.decode(ids))):
             return STOP
         return super().watch(ids)

@@ -65,7 +65,14 @@ def test_without_the_calculator_nothing_is_forced():
     assert policy.get_actions([state])[0].text == "<<6*7=41>>\n"
 
 
-@pytest.mark.parametrize(("written", "action"), [("a\nb", "a\n"), ("The answer is: 12 so", "The answer is: 12 ")])
+@pytest.mark.parametrize(
+    ("written", "action"),
+    [
+        ("a\nb", "a\n"),
+        ("The answer is: 12 so", "The answer is: 12 "),
+        ("I doubt that the answer is: 12 so\nb", "I doubt that the answer is: 12 so\n"),
+    ],
+)
 def test_a_line_ends_at_its_end_or_at_the_answer(written, action):
     policy, state = dictated(written)
     assert policy.get_actions([state])[0].text == action

@@ -18,6 +18,7 @@ from lmgym.policies.few_shot_llm_stepwise_math_policy import FINISHED_ANSWER, Fe
 TEXTS = [
     "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nThe answer is: 24\n",
     "So that is The answer is: 1,234.5 and more",
+    "The answer is: 1,234.5 and more",
     "ünïcödé 数学 🙂 <<(1+2)*3=9>> 数\n",
     "<<" + "1+" * 90 + "1=91>>" + "<<" + "1+" * 120 + "1=121>>",
     "a = b = <<6*7= 42>> = <<9=9>>" + "word " * 40 + "The answer is: " + "9" * 30 + " x",
@@ -47,7 +48,7 @@ def verdict_on_whole(policy, ids) -> Verdict:
     """By the decoded text from its beginning."""
     text = policy.decode(ids)
     stepwise = isinstance(policy, FewShotLLMStepwiseMathPolicy)
-    if stepwise and ("\n" in text or FINISHED_ANSWER.search(text)):
+    if stepwise and ("\n" in text or FINISHED_ANSWER.match(text)):
         return STOP
     expression = open_expression(text)
     result = calculate(expression) if expression is not None else None
