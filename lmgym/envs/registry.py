@@ -75,7 +75,7 @@ def make(name: str, split: str = "train", **options: Any) -> Env:
     else:
         registration = find(name)
     if split not in registration.splits:
-        raise UserError(f'{name} has no split "{split}": it has {" and ".join(registration.splits)}.')
+        raise UserError(f'{name} has no split "{split}": it has {", ".join(registration.splits)}.')
     unknown = [option for option in options if option not in registration.options]
     if unknown:
         known, guess = ", ".join(registration.options), _nearest(unknown[0], registration.options)

@@ -99,8 +99,8 @@ def test_names_options_and_splits_that_do_not_exist_are_named():
         lmgym.make("word_problems")
     with pytest.raises(UserError, match=r'no option "steps".*max_steps'):
         lmgym.make("gsm8k", steps=3)
-    with pytest.raises(UserError, match='no split "validation"'):
-        lmgym.make("gsm8k", split="validation")
+    with pytest.raises(UserError, match='no split "dev": it has train, validation, test'):
+        lmgym.make("gsm8k", split="dev")
     with pytest.raises(UserError, match="max_steps is 0"):
         lmgym.make("arithmetic", max_steps=0)
 

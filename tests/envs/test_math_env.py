@@ -82,6 +82,28 @@ def test_the_training_and_test_problems_of_real_datasets_are_disjoint():
     assert not {problem.prompt for problem in train} & {problem.prompt for problem in test}
 
 
+@pytest.mark.parametrize(("name", "size"), [("gsm8k", 7473), ("math", 7500)])
+def test_validation_is_held_out_of_train_where_that_is_asked_for(name, size):
+    validation = lmgym.make(f"{name}:validation").problems
+    rest = lmgym.make(name, hold_out_validation=True).problems
+    everything = lmgym.make(name).problems
+    assert (len(validation), len(rest), len(everything)) == (500, size - 500, size)
+    ids = [{problem.id for problem in problems} for problems in (validation, rest, everything)]
+    assert ids[0].isdisjoint(ids[1])
+    assert ids[0] | ids[1] == ids[2]
+    assert list(validation) == list(lmgym.make(name, split="validation", hold_out_validation=True).problems)
+    assert len(lmgym.make(name, split="test", hold_out_validation=True).problems) == {"gsm8k": 1319, "math": 5000}[name]
+    # A shuffle, not the end of the file: subjects and difficulty are ordered in some files.
+    assert len({index * 10 // size for index, problem in enumerate(everything) if problem.id in ids[0]}) == 10
+
+
+def test_a_file_too_small_for_a_validation_split_is_one_sentence(tmp_path):
+    path = tmp_path / "small.jsonl"
+    path.write_text('{"question": "What is 2 + 3?", "answer": "#### 5"}\n')
+    with pytest.raises(UserError, match="500 training problems, but there are only 1"):
+        lmgym.make("gsm8k:validation", path=path)
+
+
 def test_math_is_filtered_by_subject_and_level():
     env = lmgym.make("math", subjects=["counting_and_probability", "Geometry"], levels=[1, 2])
     assert {problem.info["subject"] for problem in env.problems} == {"Counting & Probability", "Geometry"}
