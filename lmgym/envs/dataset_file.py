@@ -84,8 +84,8 @@ def problem_from_row(row: Any, default_id: str) -> tuple[Problem, AnswerForm]:
     """Makes a problem of a row, in any of the forms that the datasets of this field have."""
     if not isinstance(row, dict):
         raise UserError(f"a row is a JSON object, but this one is {type(row).__name__}.")
-    prompt = _text(row, ("question", "problem"))
-    solution = _text(row, ("solution", "answer"))
+    prompt = _text(row, ("question", "problem", "input"))
+    solution = _text(row, ("solution", "answer", "target"))
     solution, answer, form = _solution_and_answer(solution)
     return Problem(str(row.get("id", default_id)), prompt, answer, solution), form
 
@@ -124,11 +124,12 @@ def _text(row: dict[str, Any], keys: tuple[str, ...]) -> str:
         value = row.get(key)
         if isinstance(value, str) and value.strip():
             return value
-        if key == "answer" and isinstance(value, int | float) and not isinstance(value, bool):
+        if key in ("answer", "target") and isinstance(value, int | float) and not isinstance(value, bool):
             return str(value)
         if key in row:
             raise UserError(f'"{key}" is not a text, or is empty.')
-    raise UserError(f'the row has no "{keys[0]}" or "{keys[1]}"; it has {", ".join(map(repr, row)) or "nothing"}.')
+    wanted = " or ".join(f'"{key}"' for key in keys)
+    raise UserError(f"the row has no {wanted}; it has {', '.join(map(repr, row)) or 'nothing'}.")
 
 
 def _parse(text: str, path: Path, where: str) -> Any:

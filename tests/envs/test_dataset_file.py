@@ -43,6 +43,20 @@ def test_every_form_of_row_makes_a_problem_that_checks_itself(tmp_path, row, nam
         assert state.problem.id == "17"
 
 
+def test_rows_of_gsm_hard_load_and_check_themselves(tmp_path):
+    rows = [
+        {"input": "How much?", "code": "def solution(): ...", "target": 2.0107e-06},
+        {"question": "How much?", "answer": 1.2e20},
+        {"question": "How much?", "answer": "Little.\n#### 2.0107e-06"},
+    ]
+    env = lmgym.make(str(write(tmp_path, rows)))
+    for index, plain in enumerate(("0.0000020107", "120000000000000000000", "0.0000020107")):
+        for answer in (env.problems[index].solution.split("\n")[-1], f"The answer is: {plain}"):
+            env.reset(options={"index": index})
+            _, reward, _, _, info = env.step(answer)
+            assert (reward, info["lenient"]) == (1.0, True)
+
+
 def test_the_answer_form_is_what_the_rows_hold(tmp_path):
     assert isinstance(load_dataset_file(write(tmp_path, FORMS[:3])).answer_form, NumberAnswer)
     assert isinstance(load_dataset_file(write(tmp_path, FORMS[3:4])).answer_form, BoxedAnswer)

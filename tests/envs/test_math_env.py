@@ -156,12 +156,23 @@ def test_an_answer_on_the_last_step_counts():
 
 def test_both_ways_of_acting_agree_on_any_text():
     generator = random.Random(0)
-    lines = ["The answer is: 5", "The answer is: 6", "Hm.", "", "5", r"\boxed{5", "}", r"\boxed{6}"]
+    lines = ["The answer is: 5", "The answer is: 6", "Hm.", "", "5", r"\boxed{5", "}", r"\boxed{6} or \boxed{5}"]
     for form in (None, BoxedAnswer()):
         stepwise, whole = (MathEnv([PROBLEM], form, stepwise=way, max_steps=50) for way in (True, False))
         for _ in range(300):
             text = "\n".join(generator.choices(lines, k=generator.randint(1, 8)))
-            assert play(stepwise, 0, text + "\n" + END_OF_TURN)[0] == play(whole, 0, text)[0], text
+            reward, state, _, _ = play(stepwise, 0, text + "\n" + END_OF_TURN)
+            # The first answer ends the episode line by line; a later box of a whole text would be the one that counts.
+            said = state.messages[-1]["content"] if form else text
+            assert reward == play(whole, 0, said)[0], text
+
+
+def test_the_last_box_of_a_whole_solution_counts_and_the_first_line_with_a_box_ends_a_step_wise_one():
+    text = "I guess \\boxed{4} or \\boxed{5}.\nNo: \\boxed{6}."
+    stepwise, whole = (MathEnv([PROBLEM], BoxedAnswer(), stepwise=way) for way in (True, False))
+    assert play(whole, 0, text)[3]["answer"] == "6"
+    reward, state, _, info = play(stepwise, 0, text)
+    assert (reward, info["answer"], state.turn) == (1.0, "5", 1)
 
 
 def test_step_rewards_are_added_at_every_step():
