@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from typing import ClassVar
 
 from lmgym.envs.env import Env, Response
 from lmgym.errors import UserError
@@ -16,6 +17,8 @@ Reward = Callable[[Problem, str], float]
 
 class MathEnv(Env):
     """A maths task; one action is one line of the solution (`stepwise`) or all of it."""
+
+    shared_attributes: ClassVar[tuple[str, ...]] = (*Env.shared_attributes, "answer_form", "reward", "step_reward")
 
     def __init__(
         self,
