@@ -12,6 +12,7 @@ import gymnasium
 from gymnasium.error import ResetNeeded
 
 from lmgym.errors import UserError
+from lmgym.rewards.reward import checked_reward
 from lmgym.types import END_OF_TURN, Problem, State
 
 EnvType = TypeVar("EnvType", bound="Env")
@@ -107,9 +108,12 @@ class Env(gymnasium.Env[State, str]):
             raise UserError(f"An action is a text, but step() was given {type(action).__name__}.")
         said = before.after(action)
         response = self.respond(said, action.replace(END_OF_TURN, ""), ended=END_OF_TURN in action)
+        if not isinstance(response, Response):
+            raise UserError(f"{type(self).__name__}.respond gave {response!r:.60}: it must return an lmgym.Response.")
+        reward = checked_reward(response.reward, self.respond, before.problem)
         state = before.after(action, response.reply)
         self._state = None if response.terminated or response.truncated else state
-        return state, float(response.reward), response.terminated, response.truncated, response.info
+        return state, reward, response.terminated, response.truncated, response.info
 
     def clone(self: EnvType) -> EnvType:
         """Makes another environment on the same problems, for another episode at the same time."""

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from lmgym.envs.dataset_file import Dataset, load_dataset_file
 from lmgym.envs.held_out import hold_out_validation as held_out
-from lmgym.envs.math_env import MathEnv, Reward
+from lmgym.envs.math_env import MathEnv
+from lmgym.rewards.reward import Reward
 from lmgym.rewards.steps import StepReward
 
 

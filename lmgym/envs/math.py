@@ -10,10 +10,11 @@ from typing import Any
 
 from lmgym.envs.dataset_file import problem_from_row, read_rows
 from lmgym.envs.held_out import hold_out_validation as held_out
-from lmgym.envs.math_env import MathEnv, Reward
+from lmgym.envs.math_env import MathEnv
 from lmgym.errors import UserError
 from lmgym.rewards.final_answer import BoxedAnswer
 from lmgym.rewards.math_verify import is_equivalent_by_math_verify
+from lmgym.rewards.reward import Reward
 from lmgym.rewards.steps import StepReward
 from lmgym.types import Problem
 

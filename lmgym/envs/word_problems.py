@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterator
 
 from lmgym.envs import short_stories, stories
-from lmgym.envs.math_env import MathEnv, Reward
+from lmgym.envs.math_env import MathEnv
 from lmgym.envs.procedural import ProceduralProblems
 from lmgym.envs.stories import StoryKind
 from lmgym.envs.story import SIZES, Story, UnfitError
 from lmgym.errors import UserError
 from lmgym.rewards.final_answer import NumberAnswer
+from lmgym.rewards.reward import Reward
 from lmgym.rewards.steps import StepReward
 from lmgym.types import Problem
 

@@ -21,6 +21,7 @@ _STRICT_NUMBER = re.compile(
     rf"^[ \t]*[Tt]he answer is:[ \t]*([-+]?\$?[-+]?(?:{_DIGITS}){_EXPONENT})[ \t]?%?\.?[ \t\r]*$",
     re.MULTILINE | re.ASCII,
 )
+_STRICT_TEXT = re.compile(r"^[ \t]*[Tt]he answer is:[ \t]*(\S[^\n]{0,200})$", re.MULTILINE)
 _FLEXIBLE_NUMBER = re.compile(rf"(?:-?[$0-9.,]{{2,}}|-?[0-9]+){_EXPONENT}", re.ASCII)
 _BOX_TOKEN = re.compile(r"\\(?:boxed|fbox)\s*\{|\\(?:boxed|fbox)\s+(-?\d+(?:[.,]\d+)*|\w)|\\.|[{}]", re.DOTALL)
 
@@ -92,6 +93,49 @@ class BoxedAnswer:
 
 
 @dataclass(frozen=True)
+class TextAnswer:
+    """Answers that are a short text; the first line that says `The answer is: ...` counts, and must match exactly."""
+
+    instruction: str = 'End with a line that says "The answer is: " and the answer.'
+
+    def show(self, answer: str) -> str:
+        return f"The answer is: {answer}"
+
+    def strict(self, text: str) -> str | None:
+        match = _STRICT_TEXT.search(text)
+        return match[1].strip() if match else None
+
+    def lenient(self, text: str) -> str | None:
+        """Finds the stated answer, or else the last line."""
+        lines = text.strip().splitlines()
+        return self.strict(text) or (lines[-1] if lines else None)
+
+    def is_right(self, answer: str, given: str) -> bool:
+        """Compares as numbers, or as texts regardless of case, spaces and a final full stop."""
+        number = parse_number(answer)
+        return _plain(answer) == _plain(given) != "" or (number is not None and number == parse_number(given))
+
+
+@dataclass(frozen=True)
+class FreeAnswer:
+    """Answers that nothing is known of but what a user's own reward makes of them."""
+
+    instruction: str = ""
+
+    def show(self, answer: str) -> str:
+        return answer
+
+    def strict(self, text: str) -> str | None:
+        return None
+
+    def lenient(self, text: str) -> str | None:
+        return None
+
+    def is_right(self, answer: str, given: str) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
 class Grade:
     """What a final text is worth; becomes the `info` of an episode's last step."""
 
@@ -130,6 +174,10 @@ def parse_number(text: str) -> Fraction | None:
         return None
     bare = text.strip().rstrip("%").strip().replace("$", "").removesuffix(",").removesuffix(".")
     return Fraction(bare.replace(",", "")) if bare.isascii() and _NUMBER.fullmatch(bare) else None
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split()).removesuffix(".").rstrip()
 
 
 def find_boxes(text: str) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from lmgym.calculator import EXACT_PLACES, ROUNDED_PLACES, canonical_expression, evaluate, format_number
 from lmgym.rewards.final_answer import parse_number
+from lmgym.rewards.reward import checked_reward
 from lmgym.types import State
 
 StepReward = Callable[[State, str, State], float]
@@ -34,7 +35,9 @@ def weighted(*parts: tuple[float, StepReward]) -> StepReward:
     """Adds step rewards up, each times its weight: `weighted((0.1, calculations_are_right), (0.05, mine))`."""
 
     def total(state: State, text: str, next_state: State) -> float:
-        return sum(weight * reward(state, text, next_state) for weight, reward in parts)
+        return sum(
+            weight * checked_reward(reward(state, text, next_state), reward, state.problem) for weight, reward in parts
+        )
 
     return total
 
