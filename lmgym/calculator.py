@@ -38,6 +38,11 @@ def evaluate(expression: str) -> Fraction | None:
         return None
 
 
+def canonical_expression(expression: str) -> str:
+    """Spells an expression that can be evaluated without spaces, `$`, thousands commas or other operator signs."""
+    return "".join(token.replace(",", "") for token in _tokens(expression.translate(_SPELLINGS)))
+
+
 def format_number(value: Fraction) -> str:
     """Writes a number as GSM8K mostly does: no trailing zeros, and two places where decimals would go on."""
     for places in range(EXACT_PLACES + 1):

@@ -33,6 +33,10 @@ class Problem:
     solution: str = ""
     info: dict[str, Any] = field(default_factory=dict)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Problem:
+        """Gives itself: a problem never changes, and a copy of an environment may hold thousands."""
+        return self
+
 
 @dataclass(frozen=True)
 class State:

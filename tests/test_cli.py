@@ -163,7 +163,7 @@ def test_a_flag_that_cannot_be_read_exits_with_2_and_names_it(train, out, flags)
             'line 2: the row has no "solution" or "answer"',
         ),
         ('{"question": "1+1?", "answer": "2"}\n{"question": "1+2', "line 2: not valid JSON"),
-        ('{"question": "1+1?", "answer": "two"}\n', "line 1: the solution states no answer"),
+        ('{"question": "1+1?", "solution": "two"}\n', "line 1: the solution states no answer"),
     ],
 )
 def test_a_bad_data_file_is_one_sentence_with_file_and_line(train, out, tmp_path, content, says):

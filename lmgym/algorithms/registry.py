@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import importlib
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lmgym.errors import UserError
+from lmgym.imports import import_named
 
 if TYPE_CHECKING:
     from lmgym.algorithms.rl_algorithm import RLAlgorithm
@@ -128,13 +127,7 @@ def find_algorithm(name: str) -> type[RLAlgorithm]:
             f"there is no algorithm {name!r}{guess}; there are {', '.join(ALGORITHMS)}, and your own as "
             "my_module:MyClass."
         )
-    module_name, _, class_name = (ALGORITHMS[name].place if name in ALGORITHMS else name).partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # a module beside the user, as `python -m` would find it
-    try:
-        found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"the algorithm {name!r} cannot be imported: {error}.") from error
+    found = import_named(ALGORITHMS[name].place if name in ALGORITHMS else name)
     if not (isinstance(found, type) and issubclass(found, RLAlgorithm)):
         raise UserError(f"{name} is not an algorithm: it must be a class that extends RLAlgorithm.")
     return found

@@ -6,13 +6,14 @@ from lmgym.envs.env import Env, Response, StateSpace, TextSpace
 from lmgym.envs.gsm8k import GSM8K
 from lmgym.envs.math import MATH
 from lmgym.envs.math_env import MathEnv
+from lmgym.envs.procedural import SPLITS
 from lmgym.envs.registry import Registration, find, make, names, register, registrations
 from lmgym.envs.word_problems import WordProblems, WordProblemsEnv
 
-register("arithmetic", ArithmeticEnv, "lmgym/Arithmetic-v0")
-register("gsm8k", GSM8K, "lmgym/GSM8K-v0")
-register("math", MATH, "lmgym/MATH-v0")
-register("word-problems", WordProblemsEnv, "lmgym/WordProblems-v0")
+register("arithmetic", ArithmeticEnv, "lmgym/Arithmetic-v0", splits=SPLITS)
+register("gsm8k", GSM8K, "lmgym/GSM8K-v0", splits=SPLITS)
+register("math", MATH, "lmgym/MATH-v0", splits=SPLITS)
+register("word-problems", WordProblemsEnv, "lmgym/WordProblems-v0", splits=SPLITS)
 
 __all__ = [
     "GSM8K",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
-from lmgym.envs.math_env import MathEnv, Reward
+from lmgym.envs.math_env import MathEnv
 from lmgym.envs.procedural import ProceduralProblems
 from lmgym.errors import UserError
 from lmgym.rewards.final_answer import NumberAnswer
+from lmgym.rewards.reward import Reward
 from lmgym.rewards.steps import StepReward
 from lmgym.types import Problem
 
@@ -44,14 +46,26 @@ class ArithmeticProblems(ProceduralProblems):
         self.digits = digits
         self.operators = operators
 
-    def draw(self, random_source: random.Random, problem_id: str) -> Problem:
+    def draws(self, random_source: random.Random, problem_id: str) -> Iterator[Problem]:
+        """Draws an operator, and then numbers for it again and again."""
         operator = random_source.choice(self.operators)
-        left, right = (random_source.randint(1, 10**self.digits - 1) for _ in range(2))
-        if operator == "-":
-            left, right = max(left, right), min(left, right)
+        while True:
+            left, right = self._operands(random_source, operator)
+            answer = {"+": left + right, "-": left - right, "*": left * right, "/": left // right}[operator]
+            calculation = f"{left}{operator}{right} = <<{left}{operator}{right}={answer}>>{answer}"
+            solution = f"{calculation}\nThe answer is: {answer}"
+            yield Problem(problem_id, f"What is {left} {operator} {right}?", str(answer), solution)
+
+    def split_key(self, problem: Problem) -> str:
+        """The prompt, with the operands of a sum or a product in order: 5 + 3 belongs where 3 + 5 does."""
+        left, operator, right = problem.prompt.removeprefix("What is ").removesuffix("?").split(" ")
+        if operator in "+*":
+            left, right = sorted((left, right), key=int)
+        return f"What is {left} {operator} {right}?"
+
+    def _operands(self, random_source: random.Random, operator: str) -> tuple[int, int]:
         if operator == "/":
             right = random_source.randint(1, 10 ** ((self.digits + 1) // 2) - 1)
-            left = right * random_source.randint(1, max(1, (10**self.digits - 1) // right))
-        answer = {"+": left + right, "-": left - right, "*": left * right, "/": left // right}[operator]
-        solution = f"{left}{operator}{right} = <<{left}{operator}{right}={answer}>>{answer}\nThe answer is: {answer}"
-        return Problem(problem_id, f"What is {left} {operator} {right}?", str(answer), solution)
+            return right * random_source.randint(1, max(1, (10**self.digits - 1) // right)), right
+        left, right = (random_source.randint(1, 10**self.digits - 1) for _ in range(2))
+        return (max(left, right), min(left, right)) if operator == "-" else (left, right)

@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmgym.envs.math_env import MathEnv, Reward
+from lmgym.envs.math_env import MathEnv
 from lmgym.errors import UserError
-from lmgym.rewards.final_answer import AnswerForm, BoxedAnswer, NumberAnswer, find_boxes, parse_number
+from lmgym.rewards.final_answer import (
+    AnswerForm,
+    BoxedAnswer,
+    FreeAnswer,
+    NumberAnswer,
+    TextAnswer,
+    find_boxes,
+    parse_number,
+)
+from lmgym.rewards.reward import Reward
 from lmgym.rewards.steps import StepReward
 from lmgym.types import Problem
 
 MARK = "####"
 """What GSM8K writes before the answer."""
 
+QUESTION_KEYS = ("question", "problem", "input")
+ANSWER_KEYS = ("solution", "answer", "target")
+MAX_TEXT_ANSWER = 100
+"""How many characters an answer may have that is compared as a text."""
+
+_NO_ANSWER = (
+    rf'the solution states no answer: end it with "{MARK} N", "The answer is: N" or \boxed{{N}}, '
+    'give a short text as "answer", or bring a reward.'
+)
+
 
 class DatasetFile(MathEnv):
-    """A maths task made of the rows of a file."""
+    """A task made of the rows of a file; rows without an answer that can be graded need a `reward`."""
 
     def __init__(
         self,
@@ -29,7 +49,7 @@ class DatasetFile(MathEnv):
         reward: Reward | None = None,
         step_reward: StepReward | None = None,
     ) -> None:
-        dataset = load_dataset_file(path)
+        dataset = load_dataset_file(path, is_graded=reward is None)
         super().__init__(dataset.problems, dataset.answer_form, stepwise, max_steps, reward, step_reward)
 
 
@@ -41,26 +61,42 @@ class Dataset:
     answer_form: AnswerForm
 
 
-def load_dataset_file(path: str | Path, name: str = "") -> Dataset:
+def load_dataset_file(path: str | Path, name: str = "", is_graded: bool = True) -> Dataset:
     """Reads a file of rows; a row that cannot be used is an error that names the file, the line and the fault."""
     path = Path(path)
     problems: list[Problem] = []
     form: AnswerForm | None = None
+    is_worked = False
     for where, row in read_rows(path):
         try:
-            problem, row_form = problem_from_row(row, f"{name or path.stem}/{len(problems)}")
+            problem, row_form = problem_from_row(row, f"{name or path.stem}/{len(problems)}", is_graded)
+            is_worked = is_worked or (problem.solution != row_form.show(problem.answer))
+            form = _common_form(form, row_form, is_worked, problem.answer, is_graded)
         except UserError as error:
             raise UserError(f"{path}, {where}: {error}") from None
-        form = form or row_form
-        if type(row_form) is not type(form):
-            raise UserError(
-                f"{path}, {where}: the answer is stated in another form than in the rows before; "
-                r'use "The answer is: N" throughout, or \boxed{}.'
-            )
         problems.append(problem)
     if form is None:
         raise UserError(f"{path} holds no problems: a row is a JSON object with a question and an answer.")
     return Dataset(problems, form)
+
+
+def _common_form(
+    form: AnswerForm | None, row_form: AnswerForm, is_worked: bool, answer: str, is_graded: bool
+) -> AnswerForm:
+    """Gives the form of the rows so far and of the next one."""
+    if form is None or type(form) is type(row_form):
+        return row_form
+    if not is_graded:
+        return FreeAnswer()
+    # Plain answers may be numbers here and words there; between worked solutions a word is a mistake.
+    if not is_worked and not isinstance(form, BoxedAnswer) and not isinstance(row_form, BoxedAnswer):
+        return TextAnswer()
+    is_text = isinstance(form, NumberAnswer) and isinstance(row_form, TextAnswer)
+    fault = f'the answer "{answer[:40]}" is not a number; ' if is_text else ""
+    raise UserError(
+        f"{fault}the answer is stated in another form than in the rows before; "
+        r'use "The answer is: N" throughout, or \boxed{}, or bring a reward.'
+    )
 
 
 def read_rows(path: Path) -> Iterator[tuple[str, Any]]:
@@ -80,17 +116,28 @@ def read_rows(path: Path) -> Iterator[tuple[str, Any]]:
             yield f"line {number}", _parse(line, path, f"line {number}")
 
 
-def problem_from_row(row: Any, default_id: str) -> tuple[Problem, AnswerForm]:
-    """Makes a problem of a row, in any of the forms that the datasets of this field have."""
+def problem_from_row(row: Any, default_id: str, is_graded: bool = True) -> tuple[Problem, AnswerForm]:
+    """Makes a problem of a row, in any of the forms that the datasets of this field have; `info` keeps what is left."""
     if not isinstance(row, dict):
         raise UserError(f"a row is a JSON object, but this one is {type(row).__name__}.")
-    prompt = _text(row, ("question", "problem"))
-    solution = _text(row, ("solution", "answer"))
-    solution, answer, form = _solution_and_answer(solution)
-    return Problem(str(row.get("id", default_id)), prompt, answer, solution), form
+    prompt = _text(row, QUESTION_KEYS)
+    solution, answer, form = _solution_and_answer(row) if is_graded else _whatever_is_there(row)
+    texts = {key for key in (*QUESTION_KEYS, *ANSWER_KEYS) if isinstance(row.get(key), str)}
+    info = {key: value for key, value in row.items() if key != "id" and key not in texts}
+    return Problem(str(row.get("id", default_id)), prompt, answer, solution, info), form
 
 
-def _solution_and_answer(text: str) -> tuple[str, str, AnswerForm]:
+def _whatever_is_there(row: dict[str, Any]) -> tuple[str, str, AnswerForm]:
+    """Gives the answer if there is one to grade by, and else the text that stands in its place, or nothing."""
+    try:
+        return _solution_and_answer(row)
+    except UserError:
+        text = next((row[key] for key in ANSWER_KEYS if isinstance(row.get(key), str)), "")
+        return text, text, FreeAnswer()
+
+
+def _solution_and_answer(row: dict[str, Any]) -> tuple[str, str, AnswerForm]:
+    text = _text(row, ANSWER_KEYS)
     worked, mark, after = text.rpartition(MARK)
     if mark:
         return _with_final_line(worked.rstrip(), after.strip())
@@ -100,16 +147,23 @@ def _solution_and_answer(text: str) -> tuple[str, str, AnswerForm]:
     boxes = find_boxes(text)
     if boxes:
         return keep_last_box(text.strip()), boxes[-1], BoxedAnswer()
-    if parse_number(text) is not None:
-        return _with_final_line("", text.strip())
-    raise UserError(rf'the solution states no answer: end it with "{MARK} N", "The answer is: N" or \boxed{{N}}.')
+    stated = TextAnswer().strict(text)
+    if stated is not None:
+        return text.strip(), stated, TextAnswer()
+    has_both = "solution" in row and ("answer" in row or "target" in row)
+    answer = _text(row, ANSWER_KEYS[1:]) if has_both else text
+    if has_both or "solution" not in row or parse_number(answer) is not None:
+        return _with_final_line(text.strip() if has_both else "", answer.strip())
+    raise UserError(_NO_ANSWER)
 
 
 def _with_final_line(worked: str, answer: str) -> tuple[str, str, AnswerForm]:
-    if parse_number(answer) is None:
-        raise UserError(f'the answer "{answer[:40]}" is not a number.')
-    final_line = NumberAnswer().show(answer)
-    return f"{worked}\n{final_line}" if worked else final_line, answer, NumberAnswer()
+    form: AnswerForm = TextAnswer() if parse_number(answer) is None else NumberAnswer()
+    final_line = form.show(answer)
+    # Also refuses a text that is too long, or of several lines, to be found again.
+    if not answer or len(answer) > MAX_TEXT_ANSWER or form.strict(final_line) is None or "\n" in answer:
+        raise UserError(_NO_ANSWER)
+    return f"{worked}\n{final_line}" if worked else final_line, answer, form
 
 
 def keep_last_box(solution: str) -> str:
@@ -124,11 +178,16 @@ def _text(row: dict[str, Any], keys: tuple[str, ...]) -> str:
         value = row.get(key)
         if isinstance(value, str) and value.strip():
             return value
-        if key == "answer" and isinstance(value, int | float) and not isinstance(value, bool):
+        if key in ("answer", "target") and _is_number(value):
             return str(value)
         if key in row:
             raise UserError(f'"{key}" is not a text, or is empty.')
-    raise UserError(f'the row has no "{keys[0]}" or "{keys[1]}"; it has {", ".join(map(repr, row)) or "nothing"}.')
+    wanted = " or ".join(f'"{key}"' for key in keys)
+    raise UserError(f"the row has no {wanted}; it has {', '.join(map(repr, row)) or 'nothing'}.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _parse(text: str, path: Path, where: str) -> Any:

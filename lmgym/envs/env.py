@@ -6,12 +6,13 @@ import copy
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import gymnasium
 from gymnasium.error import ResetNeeded
 
 from lmgym.errors import UserError
+from lmgym.rewards.reward import checked_reward
 from lmgym.types import END_OF_TURN, Problem, State
 
 EnvType = TypeVar("EnvType", bound="Env")
@@ -67,6 +68,9 @@ class Response:
 class Env(gymnasium.Env[State, str]):
     """A task that is a sequence of problems; a subclass states how it responds to what the policy says."""
 
+    shared_attributes: ClassVar[tuple[str, ...]] = ("problems", "observation_space", "action_space", "spec", "metadata")
+    """What all episodes read and none changes; every other attribute is copied, so that each episode has its own."""
+
     def __init__(self, problems: Sequence[Problem]) -> None:
         if not len(problems):
             raise UserError("The dataset is empty: an environment needs at least one problem.")
@@ -104,9 +108,12 @@ class Env(gymnasium.Env[State, str]):
             raise UserError(f"An action is a text, but step() was given {type(action).__name__}.")
         said = before.after(action)
         response = self.respond(said, action.replace(END_OF_TURN, ""), ended=END_OF_TURN in action)
+        if not isinstance(response, Response):
+            raise UserError(f"{type(self).__name__}.respond gave {response!r:.60}: it must return an lmgym.Response.")
+        reward = checked_reward(response.reward, self.respond, before.problem)
         state = before.after(action, response.reply)
         self._state = None if response.terminated or response.truncated else state
-        return state, float(response.reward), response.terminated, response.truncated, response.info
+        return state, reward, response.terminated, response.truncated, response.info
 
     def clone(self: EnvType) -> EnvType:
         """Makes another environment on the same problems, for another episode at the same time."""
@@ -114,6 +121,22 @@ class Env(gymnasium.Env[State, str]):
         twin._state = None
         twin._np_random = None
         twin._np_random_seed = None
+        attributes = vars(twin)
+        # A method of this environment must become one of the twin, wherever it is kept.
+        shared = {
+            name: value
+            for name, value in attributes.items()
+            if name in self.shared_attributes and getattr(value, "__self__", None) is not self
+        }
+        memo: dict[int, Any] = {id(self): twin, **{id(value): value for value in shared.values()}}
+        for name, value in attributes.items():
+            try:
+                attributes[name] = copy.deepcopy(value, memo)
+            except Exception as error:
+                raise UserError(
+                    f"{type(self).__name__} cannot play several episodes at once: its attribute {name!r} cannot be "
+                    f"copied ({error}); make it in opening(), or name it in shared_attributes if no episode changes it."
+                ) from error
         return twin
 
     def _index(self, options: dict[str, Any]) -> int:

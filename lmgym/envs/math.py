@@ -9,16 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from lmgym.envs.dataset_file import problem_from_row, read_rows
-from lmgym.envs.math_env import MathEnv, Reward
+from lmgym.envs.held_out import hold_out_validation as held_out
+from lmgym.envs.math_env import MathEnv
 from lmgym.errors import UserError
 from lmgym.rewards.final_answer import BoxedAnswer
 from lmgym.rewards.math_verify import is_equivalent_by_math_verify
+from lmgym.rewards.reward import Reward
 from lmgym.rewards.steps import StepReward
 from lmgym.types import Problem
 
 
 class MATH(MathEnv):
-    """The 7,500 training or 5,000 test problems, or some subjects and levels; `math_verify` takes that grader."""
+    """The 7,500 training or 5,000 test problems, or some subjects and levels; `math_verify` takes that grader.
+
+    `validation` is 500 of the training problems, which `train` leaves out if `hold_out_validation` is set.
+    """
 
     def __init__(
         self,
@@ -26,13 +31,14 @@ class MATH(MathEnv):
         subjects: Sequence[str] = (),
         levels: Sequence[int] = (),
         path: str | Path | None = None,
+        hold_out_validation: bool = False,
         stepwise: bool = True,
         max_steps: int = 256,
         math_verify: bool = False,
         reward: Reward | None = None,
         step_reward: StepReward | None = None,
     ) -> None:
-        problems: Sequence[Problem] = _load(split, None if path is None else str(path))
+        problems: Sequence[Problem] = _load(split, None if path is None else str(path), hold_out_validation)
         problems = _with_subjects(problems, (subjects,) if isinstance(subjects, str) else tuple(subjects))
         problems = _with_levels(problems, (levels,) if isinstance(levels, int) else tuple(levels))
         form = BoxedAnswer(is_same=is_equivalent_by_math_verify) if math_verify else BoxedAnswer()
@@ -40,9 +46,12 @@ class MATH(MathEnv):
 
 
 @lru_cache(maxsize=4)
-def _load(split: str, path: str | None) -> tuple[Problem, ...]:
+def _load(split: str, path: str | None, hold_out_validation: bool = False) -> tuple[Problem, ...]:
     from lmgym.assets import dataset_file
 
+    if split == "validation" or (split == "train" and hold_out_validation):
+        rest, validation = held_out(_load("train", path))
+        return tuple(validation if split == "validation" else rest)
     file = Path(path) if path else dataset_file("math", split)
     problems: list[Problem] = []
     for where, row in read_rows(file):

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import ClassVar
 
 from lmgym.envs.env import Env, Response
 from lmgym.errors import UserError
-from lmgym.rewards.final_answer import AnswerForm, FinalAnswer, NumberAnswer, grade
+from lmgym.rewards.final_answer import AnswerForm, FinalAnswer, FreeAnswer, NumberAnswer, grade
+from lmgym.rewards.reward import Reward, checked_reward
 from lmgym.rewards.steps import StepReward
 from lmgym.types import Problem, State
-
-Reward = Callable[[Problem, str], float]
 
 
 class MathEnv(Env):
     """A maths task; one action is one line of the solution (`stepwise`) or all of it."""
+
+    shared_attributes: ClassVar[tuple[str, ...]] = (*Env.shared_attributes, "answer_form", "reward", "step_reward")
 
     def __init__(
         self,
@@ -30,6 +32,10 @@ class MathEnv(Env):
         if max_steps < 1:
             raise UserError(f"max_steps is {max_steps}: an episode needs at least one step.")
         self.answer_form: AnswerForm = answer_form or NumberAnswer()
+        if reward is None and isinstance(self.answer_form, FreeAnswer):
+            raise UserError(
+                "These problems have no answers to grade by: bring a reward, a function of (problem, text)."
+            )
         self.stepwise = stepwise
         self.max_steps = max_steps
         self.reward: Reward = reward or FinalAnswer(self.answer_form)
@@ -43,11 +49,14 @@ class MathEnv(Env):
     def respond(self, state: State, text: str, ended: bool) -> Response:
         """Waits for the next line until the answer, the end of the turn or the last step, and then grades."""
         solution = state.messages[-1]["content"]
-        reward = self.step_reward(self.state, text, state) if self.step_reward else 0.0
+        reward = 0.0
+        if self.step_reward:
+            reward = checked_reward(self.step_reward(self.state, text, state), self.step_reward, state.problem)
         terminated = ended or not self.stepwise or self.answer_form.strict(solution) is not None
         truncated = not terminated and state.turn >= self.max_steps
         if not terminated and not truncated:
             return Response(reward=reward)
-        reward += self.reward(state.problem, solution)
-        info = asdict(grade(self.answer_form, state.problem.answer, solution))
+        reward += checked_reward(self.reward(state.problem, solution), self.reward, state.problem)
+        is_graded = not isinstance(self.answer_form, FreeAnswer)
+        info = asdict(grade(self.answer_form, state.problem.answer, solution)) if is_graded else {}
         return Response(reward=reward, terminated=terminated, truncated=truncated, info=info)

@@ -5,29 +5,35 @@ from __future__ import annotations
 import hashlib
 import random
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import overload
 
 from lmgym.errors import UserError
 from lmgym.types import Problem
 
-SPLITS = ("train", "test")
+SPLITS = ("train", "validation", "test")
 LENGTH = 2**31
+MOST_DRAWS = 1000
 
 
 class ProceduralProblems(Sequence[Problem]):
-    """A lazy sequence of 2^31 problems, of which no text is in both splits whatever the seeds and options."""
+    """A lazy sequence of 2^31 problems, of which no two splits share one whatever the seeds and options."""
 
     def __init__(self, name: str, split: str, seed: int) -> None:
         if split not in SPLITS:
-            raise UserError(f'There is no split "{split}": the splits are "train" and "test".')
+            raise UserError(f'There is no split "{split}": the splits are {", ".join(SPLITS)}.')
         self.name = name
         self.split = split
         self.seed = seed
 
     @abstractmethod
-    def draw(self, random_source: random.Random, problem_id: str) -> Problem:
-        """Makes some problem; it is drawn again until it falls into the split."""
+    def draws(self, random_source: random.Random, problem_id: str) -> Iterator[Problem]:
+        """Makes problems without end, of which the first that belongs to the split is taken."""
+
+    def split_key(self, problem: Problem) -> str:
+        """What decides the split of a problem: those that differ only in exchangeable words share a key."""
+        return problem.prompt
 
     def __len__(self) -> int:
         return LENGTH
@@ -43,13 +49,13 @@ class ProceduralProblems(Sequence[Problem]):
             raise IndexError(f"There is no problem {index}: the index is a whole number from 0 to {LENGTH - 1}.")
         random_source = random.Random(f"{self.name}:{self.seed}:{int(index)}")
         problem_id = f"{self.name}/{self.split}/{self.seed}/{index}"
-        for _ in range(1000):
-            problem = self.draw(random_source, problem_id)
-            if split_of(problem.prompt) == self.split:
+        for problem in islice(self.draws(random_source, problem_id), MOST_DRAWS):
+            if split_of(self.split_key(problem)) == self.split:
                 return problem
         raise UserError(f"These options leave too few problems for the {self.split} split: widen them.")
 
 
-def split_of(prompt: str) -> str:
-    """Tells which split a text belongs to: a quarter of all texts are for testing."""
-    return "test" if hashlib.sha256(prompt.encode()).digest()[0] < 64 else "train"
+def split_of(key: str) -> str:
+    """Tells which split a key belongs to: a quarter of all keys are for testing, an eighth for validation."""
+    byte = hashlib.sha256(key.encode()).digest()[0]
+    return "test" if byte < 64 else "validation" if byte < 96 else "train"

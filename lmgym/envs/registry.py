@@ -13,6 +13,7 @@ import gymnasium
 
 from lmgym.envs.env import Env
 from lmgym.errors import UserError
+from lmgym.imports import import_named
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,28 @@ class Registration:
     gym_id: str
     description: str
     splits: tuple[str, ...]
+    """Empty if nothing is known of them."""
 
     @property
     def options(self) -> dict[str, Any]:
         """The options that the environment takes, apart from `split`, with their defaults."""
         parameters = inspect.signature(self.factory).parameters.values()
-        return {parameter.name: parameter.default for parameter in parameters if parameter.name != "split"}
+        return {
+            parameter.name: parameter.default
+            for parameter in parameters
+            if parameter.name != "split" and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        }
+
+    @property
+    def required(self) -> list[str]:
+        """The options that have no default."""
+        return [name for name, default in self.options.items() if default is inspect.Parameter.empty]
+
+    @property
+    def takes_any_option(self) -> bool:
+        """Whether the environment takes `**options`, so that their names cannot be checked."""
+        parameters = inspect.signature(self.factory).parameters.values()
+        return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
 _registrations: dict[str, Registration] = {}
@@ -60,9 +77,10 @@ def names() -> list[str]:
 
 
 def make(name: str, split: str = "train", **options: Any) -> Env:
-    """Makes an environment by its name, or from a JSON or JSONL file by its path (which has no splits).
+    """Makes an environment by its name, from a JSON or JSONL file by its path, or from a class by `module:Class`.
 
-    A name may carry its split: `gsm8k:test` is the test split whatever `split` says.
+    A name may carry its split: `gsm8k:test` is the test split whatever `split` says. A file has no splits, and a class
+    of the user's is told the split if its `__init__` takes one.
     """
     bare, _, named_split = name.partition(":")
     if named_split and bare in _registrations:
@@ -70,30 +88,47 @@ def make(name: str, split: str = "train", **options: Any) -> Env:
     if name not in _registrations and _is_file_name(name):
         from lmgym.envs.dataset_file import DatasetFile
 
-        registration = Registration(name, DatasetFile, "", "", (split,))
+        registration = Registration(name, DatasetFile, "", "", ())
         options = {"path": name, **options}
     else:
         registration = find(name)
-    if split not in registration.splits:
-        raise UserError(f'{name} has no split "{split}": it has {" and ".join(registration.splits)}.')
+    if registration.splits and split not in registration.splits:
+        raise UserError(f'{name} has no split "{split}": it has {", ".join(registration.splits)}.')
     unknown = [option for option in options if option not in registration.options]
-    if unknown:
-        known, guess = ", ".join(registration.options), _nearest(unknown[0], registration.options)
+    if unknown and not registration.takes_any_option:
+        known, guess = ", ".join(registration.options) or "none", _nearest(unknown[0], registration.options)
         raise UserError(f'{name} has no option "{unknown[0]}"{guess}; it has {known}.')
+    missing = [option for option in registration.required if option not in options]
+    if missing:
+        raise UserError(
+            f'{name} needs the option "{missing[0]}": give it, or a default in the environment\'s __init__.'
+        )
     if "split" in inspect.signature(registration.factory).parameters:
         options = {"split": split, **options}
     return registration.factory(**options)
 
 
 def find(name: str) -> Registration:
-    """Gives what is known of a name, or an error that suggests the nearest one."""
-    if name not in _registrations:
-        known = ", ".join(names())
-        raise UserError(
-            f'There is no environment "{name}"{_nearest(name, _registrations)}; there are {known}, '
-            "and any JSON or JSONL file by its path."
-        )
-    return _registrations[name]
+    """Gives what is known of a name or of a user's own `module:Class`, or an error that suggests the nearest name."""
+    if name in _registrations:
+        return _registrations[name]
+    if ":" in name:
+        return _own_class(name)
+    raise UserError(
+        f'There is no environment "{name}"{_nearest(name, _registrations)}; there are {", ".join(names())}, '
+        "any JSON or JSONL file by its path, and your own class as module:Class."
+    )
+
+
+def _own_class(name: str) -> Registration:
+    try:
+        found = import_named(name)
+    except UserError as error:
+        guess = _nearest(name.partition(":")[0], _registrations)
+        raise UserError(f'There is no environment "{name}"{guess}: {error}') from error
+    if not (isinstance(found, type) and issubclass(found, Env)):
+        raise UserError(f"{name} is not an environment: it must be a class that extends lmgym.Env.")
+    return Registration(name, found, "", (inspect.getdoc(found) or "").split("\n")[0], ())
 
 
 def _nearest(given: str, known: Any) -> str:

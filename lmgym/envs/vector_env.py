@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from lmgym.envs.env import Env
+from lmgym.errors import UserError
 from lmgym.types import Action, State, Step
 
 
@@ -15,8 +16,10 @@ class VectorEnv:
     """Clones of one environment, one per live episode; it also carries the ids that environments never see."""
 
     def __init__(self, env: Env) -> None:
-        # `gymnasium.make` wraps; what it wraps is one of ours.
-        self.env: Env = env.unwrapped  # type: ignore[assignment]
+        inner = env.unwrapped  # `gymnasium.make` wraps
+        if not isinstance(inner, Env):
+            raise UserError(f"{type(inner).__name__} is not an environment of text: it must extend lmgym.Env.")
+        self.env = inner
         self._live: dict[int, tuple[Env, State]] = {}
 
     def reset(self, indices: Sequence[int], group_size: int = 1, seed: int = 0, first_group: int = 0) -> list[State]:

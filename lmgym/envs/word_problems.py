@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import random
+import re
+from collections.abc import Iterator
 
 from lmgym.envs import short_stories, stories
-from lmgym.envs.math_env import MathEnv, Reward
+from lmgym.envs.math_env import MathEnv
 from lmgym.envs.procedural import ProceduralProblems
 from lmgym.envs.stories import StoryKind
 from lmgym.envs.story import SIZES, Story, UnfitError
 from lmgym.errors import UserError
 from lmgym.rewards.final_answer import NumberAnswer
+from lmgym.rewards.reward import Reward
 from lmgym.rewards.steps import StepReward
 from lmgym.types import Problem
 
 MOST_OPERATIONS = 8
 MOST_TRIES = 100_000
+
+_OPERATION = re.compile(r"<<([^<>]+)>>")
 
 STORY_KINDS = (
     StoryKind(stories.collection, 1, 8),
@@ -82,17 +87,27 @@ class WordProblems(ProceduralProblems):
         self.max_operations = max_operations
         self.difficulty = difficulty
 
-    def draw(self, random_source: random.Random, problem_id: str) -> Problem:
-        """Draws a number of operations and a kind of story, and then numbers until the story works out."""
+    def draws(self, random_source: random.Random, problem_id: str) -> Iterator[Problem]:
+        """Draws a number of operations and a kind of story, and tells that kind again and again."""
         operations = random_source.randint(self.min_operations, self.max_operations)
         kind = random_source.choice([kind for kind in STORY_KINDS if kind.fewest <= operations <= kind.most])
+        info = {"operations": operations, "difficulty": self.difficulty, "story": kind.tell.__name__}
+        while True:
+            story = self._tell(kind, operations, random_source)
+            solution = "\n".join((*story.lines, f"The answer is: {story.answer}"))
+            yield Problem(problem_id, story.text(), str(story.answer), solution, info)
+
+    def split_key(self, problem: Problem) -> str:
+        """The kind of story and the operations of the worked solution: no name, thing or other wording matters."""
+        return " ".join((problem.info["story"], *_OPERATION.findall(problem.solution)))
+
+    def _tell(self, kind: StoryKind, operations: int, random_source: random.Random) -> Story:
+        """Draws numbers until the story works out."""
         for _ in range(MOST_TRIES):
             story = Story(random_source, self.difficulty)
             try:
                 kind.tell(story, operations)
             except UnfitError:
                 continue
-            solution = "\n".join((*story.lines, f"The answer is: {story.answer}"))
-            info = {"operations": operations, "difficulty": self.difficulty, "story": kind.tell.__name__}
-            return Problem(problem_id, story.text(), str(story.answer), solution, info)
+            return story
         raise UserError(f"No {kind.tell.__name__} story of {operations} operations works out: choose fewer operations.")

@@ -13,13 +13,17 @@ from lmgym.types import Problem
 
 MAX_DIGITS = 60
 
-_NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)")
-_DIGITS = rf"(?:\d[\d,]{{0,{MAX_DIGITS}}}(?:\.\d{{1,{MAX_DIGITS}}})?|\.\d{{1,{MAX_DIGITS}}})"
+_EXPONENT = r"(?:[eE][-+]?\d{1,3})?"
+_WITH_COMMAS = r"\d{1,3}(?:,\d{3})+"
+_NUMBER = re.compile(rf"[-+]?(?:(?:{_WITH_COMMAS}|\d+)(?:\.\d*)?|\.\d+){_EXPONENT}")
+_DIGITS = rf"(?:{_WITH_COMMAS}|\d{{1,{MAX_DIGITS}}})(?:\.\d{{1,{MAX_DIGITS}}})?|\.\d{{1,{MAX_DIGITS}}}"
 _STRICT_NUMBER = re.compile(
-    rf"[Tt]he answer is:[ \t]*([-+]?\$?[-+]?{_DIGITS})[ \t]?%?\.?[ \t\r]*$", re.MULTILINE | re.ASCII
+    rf"^[ \t]*[Tt]he answer is:[ \t]*([-+]?\$?[-+]?(?:{_DIGITS}){_EXPONENT})[ \t]?%?\.?[ \t\r]*$",
+    re.MULTILINE | re.ASCII,
 )
-_FLEXIBLE_NUMBER = re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)")
-_BOX_TOKEN = re.compile(r"\\(?:boxed|fbox)\s*\{|\\(?:boxed|fbox)\s+(\w)|\\.|[{}]", re.DOTALL)
+_STRICT_TEXT = re.compile(r"^[ \t]*[Tt]he answer is:[ \t]*(\S[^\n]{0,200})$", re.MULTILINE)
+_FLEXIBLE_NUMBER = re.compile(rf"(?:-?[$0-9.,]{{2,}}|-?[0-9]+){_EXPONENT}", re.ASCII)
+_BOX_TOKEN = re.compile(r"\\(?:boxed|fbox)\s*\{|\\(?:boxed|fbox)\s+(-?\d+(?:[.,]\d+)*|\w)|\\.|[{}]", re.DOTALL)
 
 
 class AnswerForm(Protocol):
@@ -33,7 +37,7 @@ class AnswerForm(Protocol):
         """Writes an answer in the asked-for form."""
 
     def strict(self, text: str) -> str | None:
-        """Finds the first answer in the asked-for form."""
+        """Finds the answer in the asked-for form; a step-wise episode ends with the line that completes one."""
 
     def lenient(self, text: str) -> str | None:
         """Finds what is probably meant as the answer, whatever its form."""
@@ -44,7 +48,7 @@ class AnswerForm(Protocol):
 
 @dataclass(frozen=True)
 class NumberAnswer:
-    """Answers that are one number, on a line that says `The answer is: N`."""
+    """Answers that are one number; the first line that says `The answer is: N`, and nothing else, counts."""
 
     instruction: str = 'End with a line that says "The answer is: " and the number.'
 
@@ -67,7 +71,7 @@ class NumberAnswer:
 
 @dataclass(frozen=True)
 class BoxedAnswer:
-    r"""Answers in LaTeX, within `\boxed{...}`."""
+    r"""Answers in LaTeX, within `\boxed{...}`; the last box counts."""
 
     instruction: str = r"Put the final answer within \boxed{}."
     is_same: Callable[[str, str], bool] = is_same_latex
@@ -77,8 +81,8 @@ class BoxedAnswer:
         return rf"The answer is $\boxed{{{answer}}}$."
 
     def strict(self, text: str) -> str | None:
-        boxes = find_boxes(text, first_only=True)
-        return boxes[0] if boxes else None
+        boxes = find_boxes(text)
+        return boxes[-1] if boxes else None
 
     def lenient(self, text: str) -> str | None:
         """Finds the boxed answer, or else the last formula, or else the last number."""
@@ -86,6 +90,49 @@ class BoxedAnswer:
 
     def is_right(self, answer: str, given: str) -> bool:
         return self.is_same(without_boxes(answer), without_boxes(given))
+
+
+@dataclass(frozen=True)
+class TextAnswer:
+    """Answers that are a short text; the first line that says `The answer is: ...` counts, and must match exactly."""
+
+    instruction: str = 'End with a line that says "The answer is: " and the answer.'
+
+    def show(self, answer: str) -> str:
+        return f"The answer is: {answer}"
+
+    def strict(self, text: str) -> str | None:
+        match = _STRICT_TEXT.search(text)
+        return match[1].strip() if match else None
+
+    def lenient(self, text: str) -> str | None:
+        """Finds the stated answer, or else the last line."""
+        lines = text.strip().splitlines()
+        return self.strict(text) or (lines[-1] if lines else None)
+
+    def is_right(self, answer: str, given: str) -> bool:
+        """Compares as numbers, or as texts regardless of case, spaces and a final full stop."""
+        number = parse_number(answer)
+        return _plain(answer) == _plain(given) != "" or (number is not None and number == parse_number(given))
+
+
+@dataclass(frozen=True)
+class FreeAnswer:
+    """Answers that nothing is known of but what a user's own reward makes of them."""
+
+    instruction: str = ""
+
+    def show(self, answer: str) -> str:
+        return answer
+
+    def strict(self, text: str) -> str | None:
+        return None
+
+    def lenient(self, text: str) -> str | None:
+        return None
+
+    def is_right(self, answer: str, given: str) -> bool:
+        return False
 
 
 @dataclass(frozen=True)
@@ -122,14 +169,18 @@ class FinalAnswer:
 
 
 def parse_number(text: str) -> Fraction | None:
-    """Reads a number exactly, with or without `$`, thousands commas, `%` and a final full stop."""
+    """Reads a number exactly, with or without `$`, thousands commas, an exponent, `%` and final punctuation."""
     if len(text) > 2 * MAX_DIGITS:
         return None
-    bare = text.strip().rstrip("%").strip().replace("$", "").replace(",", "").removesuffix(".")
-    return Fraction(bare) if bare.isascii() and _NUMBER.fullmatch(bare) else None
+    bare = text.strip().rstrip("%").strip().replace("$", "").removesuffix(",").removesuffix(".")
+    return Fraction(bare.replace(",", "")) if bare.isascii() and _NUMBER.fullmatch(bare) else None
 
 
-def find_boxes(text: str, first_only: bool = False) -> list[str]:
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split()).removesuffix(".").rstrip()
+
+
+def find_boxes(text: str) -> list[str]:
     r"""Gives what every complete `\boxed{...}` holds, empty ones left out, in the order in which they close."""
     boxes: list[str] = []
     open_braces: list[int | None] = []  # where the content of a box began, None for any other brace
@@ -146,6 +197,4 @@ def find_boxes(text: str, first_only: bool = False) -> list[str]:
             content = "" if start is None else text[start : match.start()].strip()
             if content:
                 boxes.append(content)
-        if first_only and boxes:
-            break
     return boxes

@@ -11,17 +11,28 @@ _FORMULA = re.compile(r"\$([^$]{1,200})\$")
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(?=\{)")
 _LINE_BREAK_OR_SPACE = re.compile(r"(\\\\)|\\[ ,;:!]|\\q?quad(?![a-zA-Z])|~|\s+")
 _SIZE = re.compile(r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle)(?![a-zA-Z])")
-_UNIT = re.compile(r"(?<=[\d})])\\(?:text|mbox|mathrm|textnormal|textrm)\{(?:[^{}]{2,}|m)\}(?:\^\{?[23]\}?)?\.?$")
-_TEXT = re.compile(r"\\(?:text|mbox|mathrm|textnormal|textrm|textbf|textit|mathbf|operatorname)\{([^{}]*)\}")
-_PLAIN_UNIT = re.compile(
-    r"(?<=\d)(?:degree|cent|dollar|inche|unit|cm|mm|km|meter|mile|hour|minute|second|day|week|year|point|percent)s?$"
+_LONG_UNIT = (
+    "(?:degree|radian|percent|cent|dollar|euro|pound|unit|point|inche|inch|feet|foot|yard|mile|acre|gallon|quart|pint"
+    "|ounce|gram|kilogram|liter|litre|meter|metre|centimeter|millimeter|kilometer|second|minute|hour|day|week|month"
+    "|year|mph|cm|mm|km|kg|ft|lb|USD)s?"
 )
+_UNIT = rf"(?:{_LONG_UNIT}|in|yd|min|sec|hr|oz|mg|ml|gm|rad|[mgshlL])"
+_TEXT_UNIT = re.compile(
+    r"(?<=[\d})])\\(?:text|mbox|mathrm|textnormal|textrm)"
+    rf"\{{(?:square|sq\.?|cubic|cu\.?)?{_UNIT}(?:(?:per|/){_UNIT})?\.?\}}(?:\^\{{?[23]\}}?)?\.?$"
+)
+_PLAIN_UNIT = re.compile(rf"(?<=\d){_LONG_UNIT}$")
+_COUNTED = re.compile(r"(?<=[\d})])\s*\\(?:text|mbox|textrm)\{[a-zA-Z\s]{2,40}\.?\}$")
+_TEXT = re.compile(r"\\(?:text|mbox|mathrm|textnormal|textrm|textbf|textit|mathbf|operatorname)\{([^{}]*)\}")
+_WORD = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{3,}")
+_LIST = re.compile(r"[(\[]|\\\{|,\s")
 _DEGREES = re.compile(r"\^\{?\\circ\}?|\\degree")
 _FRACTION_COMMAND = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
 _BARE_FRACTION = re.compile(r"\\frac(?:\{([^{}]+)\}|([0-9a-zA-Z]))(?:\{([^{}]+)\}|([0-9a-zA-Z]))")
 _SLASH_FRACTION = re.compile(r"(?<![\d.])(\d+)/(\d+)(?![\d.])")
 _BARE_ROOT = re.compile(r"\\sqrt([0-9a-zA-Z])")
-_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:,\\!|\{,\}|,)\d{3})+(?![\d,])")
+_SPACED_THOUSANDS = re.compile(r"(?<=\d)(?:,\\!|\{,\})(?=\d{3}(?!\d))")
+_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _POINT_WITHOUT_ZERO = re.compile(r"(?<!\d)\.(?=\d)")
 _NAME_EQUALS = re.compile(r"^[a-zA-Z](?:_\{?\w+\}?)?(?:\([a-z]\))?(?:=|\\in(?![a-zA-Z]))(?=.)")
 _DECIMAL = re.compile(r"-?\d{1,60}(?:\.\d{1,60})?")
@@ -29,25 +40,34 @@ _FRACTION = re.compile(r"(-?)\\frac\{(-?\d{1,60}(?:\.\d{1,60})?)\}\{(-?\d{1,60}(
 
 
 def is_same_latex(answer: str, given: str) -> bool:
-    """Tells whether two answers are the same after normalisation, as text or as an exact number."""
+    """Tells whether a given answer is the right one after normalisation, as text or as an exact number."""
     if max(len(answer), len(given)) > MAX_CHARACTERS:
         return answer.strip() == given.strip()
-    left, right = normalise_latex(answer), normalise_latex(given)
+    commas_separate = bool(_LIST.search(answer) or _LIST.search(given))
+    value = normalise_latex(given, commas_separate)
+    # A right answer may name what it counts: 24 is as right as 24\text{ ways}.
+    return any(_is_same(normalise_latex(right, commas_separate), value) for right in (answer, _COUNTED.sub("", answer)))
+
+
+def _is_same(left: str, right: str) -> bool:
     if left == right:
         return bool(left)
-    left_value = _value(left)
-    return left_value is not None and left_value == _value(right)
+    value = _value(left)
+    return value is not None and value == _value(right)
 
 
-def normalise_latex(text: str) -> str:
-    """Rewrites an answer so that spellings of the same thing become equal."""
+def normalise_latex(text: str, commas_separate: bool = False) -> str:
+    """Rewrites an answer so that spellings of the same thing become equal; commas are of thousands or separate."""
     text = text.strip().strip("$").replace("\\$", "").replace("\\%", "").replace("%", "").rstrip(". ")
-    text = _THOUSANDS.sub(lambda match: re.sub(r"\D", "", match[0]), text)
+    text = _SPACED_THOUSANDS.sub("", text)
+    if not commas_separate:
+        text = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
     text = _SIZE.sub("", text)
     text = _LINE_BREAK_OR_SPACE.sub(lambda match: match[1] or "", text)
     text = _DEGREES.sub("", text)
-    text = _TEXT.sub(lambda match: match[1].lower(), _UNIT.sub("", text))
+    text = _TEXT.sub(r"\1", _TEXT_UNIT.sub("", text)).rstrip(".")
     text = _PLAIN_UNIT.sub("", text)
+    text = _WORD.sub(lambda match: match[0].lower(), text)
     text = _FRACTION_COMMAND.sub(r"\\frac", text)
     text = _BARE_ROOT.sub(r"\\sqrt{\1}", text)
     text = _BARE_FRACTION.sub(lambda match: f"\\frac{{{match[1] or match[2]}}}{{{match[3] or match[4]}}}", text)

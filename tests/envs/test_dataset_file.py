@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import lmgym
 from lmgym import UserError
 from lmgym.envs import load_dataset_file
-from lmgym.rewards.final_answer import BoxedAnswer, NumberAnswer
+from lmgym.rewards.final_answer import BoxedAnswer, NumberAnswer, TextAnswer
 
 GSM8K_ROW = {"question": "What is 2 + 3?", "answer": "2+3 = <<2+3=5>>5\n#### 5"}
 FORMS = [
@@ -43,6 +43,20 @@ def test_every_form_of_row_makes_a_problem_that_checks_itself(tmp_path, row, nam
         assert state.problem.id == "17"
 
 
+def test_rows_of_gsm_hard_load_and_check_themselves(tmp_path):
+    rows = [
+        {"input": "How much?", "code": "def solution(): ...", "target": 2.0107e-06},
+        {"question": "How much?", "answer": 1.2e20},
+        {"question": "How much?", "answer": "Little.\n#### 2.0107e-06"},
+    ]
+    env = lmgym.make(str(write(tmp_path, rows)))
+    for index, plain in enumerate(("0.0000020107", "120000000000000000000", "0.0000020107")):
+        for answer in (env.problems[index].solution.split("\n")[-1], f"The answer is: {plain}"):
+            env.reset(options={"index": index})
+            _, reward, _, _, info = env.step(answer)
+            assert (reward, info["lenient"]) == (1.0, True)
+
+
 def test_the_answer_form_is_what_the_rows_hold(tmp_path):
     assert isinstance(load_dataset_file(write(tmp_path, FORMS[:3])).answer_form, NumberAnswer)
     assert isinstance(load_dataset_file(write(tmp_path, FORMS[3:4])).answer_form, BoxedAnswer)
@@ -60,7 +74,10 @@ def test_the_answer_form_is_what_the_rows_hold(tmp_path):
         ('{"question": "", "answer": "#### 5"}', '"question" is not a text'),
         ('{"question": 5, "answer": "#### 5"}', '"question" is not a text'),
         ('{"question": "What?", "answer": null}', '"answer" is not a text'),
-        ('{"question": "What?", "answer": "no idea"}', "states no answer"),
+        ('{"question": "What?", "answer": "no idea"}', 'the answer "no idea" is not a number'),
+        ('{"question": "What?", "answer": "First\\nthis, then that"}', "states no answer"),
+        ('{"question": "What?", "solution": "no idea"}', "or bring a reward"),
+        ('{"question": "What?", "answer": NaN}', '"answer" is not a text'),
         ('{"question": "What?", "answer": "#### five"}', 'the answer "five" is not a number'),
         (r'{"problem": "What?", "solution": "\\boxed{5}"}', "another form"),
         ("[" * 100_000, "JSON"),
@@ -96,6 +113,75 @@ def test_files_that_are_not_datasets_are_one_sentence(tmp_path):
 def test_an_option_of_no_use_is_named(tmp_path):
     with pytest.raises(UserError, match='did you mean "stepwise"'):
         lmgym.make(str(write(tmp_path, [GSM8K_ROW])), step_wise=False)
+
+
+TEXT_ROWS = [
+    {"question": "What is the capital of France?", "answer": "Paris"},
+    {"question": "When did the war end?", "answer": "1945"},
+    {"question": "Who wrote Emma?", "answer": "Jane Austen"},
+]
+
+
+@pytest.mark.parametrize(
+    ("said", "reward"),
+    [
+        ("The answer is: Paris", 1.0),
+        ("France.\nthe answer is:  paris. ", 1.0),
+        ("The answer is: Paris, I think", 0.0),
+        ("It is Paris.", 0.0),
+        ("The answer is: London", 0.0),
+    ],
+)
+def test_short_texts_are_matched_exactly_but_for_case_spaces_and_a_full_stop(tmp_path, said, reward):
+    env = lmgym.make(str(write(tmp_path, TEXT_ROWS)), stepwise=False)
+    env.reset(options={"index": 0})
+    assert env.step(said)[1] == reward
+    assert "The answer is: " in env.instruction
+
+
+def test_text_answers_check_themselves_and_numbers_among_them_are_numbers(tmp_path):
+    worked = {"question": "Who?", "solution": "She wrote Emma.", "answer": "Jane Austen"}
+    for rows in (TEXT_ROWS, [worked], [{"question": "Who?", "answer": "She did.\n#### Jane Austen"}]):
+        env = lmgym.make(str(write(tmp_path, rows)))
+        for index, problem in enumerate(env.problems):
+            env.reset(options={"index": index})
+            results = [env.step(line) for line in problem.solution.split("\n")]
+            assert (results[-1][1], results[-1][2], results[-1][4]["lenient"]) == (1.0, True, True)
+    assert TextAnswer().is_right("1945", "1,945.0")
+    assert not TextAnswer().is_right("", "")
+
+
+UNGRADED_ROWS = [
+    {"question": "Write a poem.", "words": ["sun", "sea"]},
+    {"question": "Sum it up.", "answer": "A long text.\nOf two lines."},
+    {"question": "What is 2 + 3?", "answer": 5},
+    {"question": "Which?", "answer": None},
+    {"question": "Which?", "answer": ["a", "b"]},
+]
+
+
+def test_rows_without_an_answer_to_grade_by_need_a_reward(tmp_path):
+    path = str(write(tmp_path, UNGRADED_ROWS))
+    with pytest.raises(UserError, match='line 1: the row has no "solution" or "answer"'):
+        lmgym.make(path)
+
+    def rhymes(problem, text):
+        return 0.25 * (problem.answer in text) + len(problem.info.get("words", problem.info.get("answer") or ()))
+
+    env = lmgym.make(path, reward=rhymes, stepwise=False)
+    assert env.instruction == ""
+    assert [problem.answer for problem in env.problems] == ["", "A long text.\nOf two lines.", "5", "", ""]
+    env.reset(options={"index": 0})
+    assert env.step("Ode")[1:] == (2.25, True, False, {}), "there is no answer to be right about"
+    env.reset(options={"index": 4})
+    assert env.step("a")[1] == 2.25
+
+
+def test_a_reward_of_ones_own_leaves_graded_rows_graded(tmp_path):
+    env = lmgym.make(str(write(tmp_path, [GSM8K_ROW])), reward=lambda problem, text: 0.5)
+    env.reset()
+    _, reward, _, _, info = env.step("The answer is: 5")
+    assert (reward, info["correct"]) == (0.5, True)
 
 
 @settings(max_examples=150, deadline=None)

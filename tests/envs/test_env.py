@@ -1,15 +1,21 @@
 """The contract of every environment: Gymnasium's, and the bookkeeping of conversations."""
 
+import re
+import sys
 import warnings
+from fractions import Fraction
 
 import gymnasium
+import numpy as np
 import pytest
+import torch
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
 import lmgym
 from lmgym import END_OF_TURN, Env, Problem, Response, State, UserError
-from lmgym.envs import MathEnv
+from lmgym.envs import MathEnv, find
+from lmgym.rewards.steps import weighted
 
 GYM_IDS = ("lmgym/GSM8K-v0", "lmgym/MATH-v0", "lmgym/WordProblems-v0", "lmgym/Arithmetic-v0")
 PROBLEM = Problem("p", "What is 2 + 3?", "5", "2+3 = <<2+3=5>>5\nThe answer is: 5")
@@ -56,6 +62,49 @@ def test_an_unknown_reset_option_is_one_sentence():
         MathEnv([PROBLEM]).reset(options={"indx": 0})
 
 
+@pytest.mark.parametrize("value", [None, "1", float("nan"), float("inf"), [1.0, 2.0], 1j, 10**400])
+@pytest.mark.parametrize("kind", ["reward", "step_reward", "part", "respond"])
+def test_a_reward_that_is_no_number_is_a_sentence_with_its_name_the_problem_and_the_value(value, kind):
+    class Silent(Env):
+        def respond(self, state: State, text: str, ended: bool) -> Response:
+            return Response(value)
+
+    def my_reward(*arguments):
+        return value
+
+    env = {
+        "reward": lambda: MathEnv([PROBLEM], reward=my_reward),
+        "step_reward": lambda: MathEnv([PROBLEM], step_reward=my_reward),
+        "part": lambda: MathEnv([PROBLEM], step_reward=weighted((0.5, my_reward))),
+        "respond": lambda: Silent([PROBLEM]),
+    }[kind]()
+    env.reset()
+    name = "Silent.respond" if kind == "respond" else "my_reward"
+    with pytest.raises(UserError, match=rf"{name} gave the reward .{re.escape(str(value)[:60])}.* for the problem p: "):
+        env.step("The answer is: 5")
+
+
+@pytest.mark.parametrize(
+    "value", [True, 1, np.float32(1.0), np.bool_(True), np.array(1), torch.tensor(1.0), Fraction(1)]
+)
+def test_any_kind_of_finite_number_is_a_reward(value):
+    env = MathEnv([PROBLEM], reward=lambda problem, text: value)
+    env.reset()
+    reward = env.step("The answer is: 6")[1]
+    assert (reward, type(reward)) == (1.0, float)
+
+
+def test_an_environment_that_does_not_respond_is_one_sentence():
+    class Mute(Env):
+        def respond(self, state, text, ended):
+            return 1.0
+
+    env = Mute([PROBLEM])
+    env.reset()
+    with pytest.raises(UserError, match=r"Mute.respond gave 1.0: it must return an lmgym.Response"):
+        env.step("5")
+
+
 def test_stepping_needs_an_episode():
     env = MathEnv([PROBLEM])
     with pytest.raises(ResetNeeded):
@@ -99,10 +148,71 @@ def test_names_options_and_splits_that_do_not_exist_are_named():
         lmgym.make("word_problems")
     with pytest.raises(UserError, match=r'no option "steps".*max_steps'):
         lmgym.make("gsm8k", steps=3)
-    with pytest.raises(UserError, match='no split "validation"'):
-        lmgym.make("gsm8k", split="validation")
+    with pytest.raises(UserError, match='no split "dev": it has train, validation, test'):
+        lmgym.make("gsm8k", split="dev")
     with pytest.raises(UserError, match="max_steps is 0"):
         lmgym.make("arithmetic", max_steps=0)
+
+
+OWN_ENVIRONMENTS = """
+import lmgym
+
+class Echo(lmgym.Env):
+    "Says what it hears."
+
+    def __init__(self, split="train", turns=1, greeting="hello"):
+        super().__init__([lmgym.Problem(split, f"{greeting} {turns}", "")])
+
+    def respond(self, state, text, ended):
+        return lmgym.Response(1.0, terminated=True)
+
+class WithoutSplits(Echo):
+    def __init__(self, **options):
+        super().__init__(**options)
+
+class Needy(Echo):
+    def __init__(self, problems):
+        super().__init__()
+
+def function():
+    pass
+"""
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    (tmp_path / "own_environments.py").write_text(OWN_ENVIRONMENTS)
+    (tmp_path / "broken_environments.py").write_text("import lmgym\n1/0\n")
+    monkeypatch.chdir(tmp_path)
+    yield "own_environments"
+    sys.modules.pop("own_environments", None)
+
+
+def test_a_class_of_ones_own_is_made_by_its_module_and_name(own_module):
+    env = lmgym.make(f"{own_module}:Echo", split="test", turns=3)
+    assert (env.problems[0].id, env.problems[0].prompt) == ("test", "hello 3")
+    assert lmgym.make(f"{own_module}:WithoutSplits", split="test", greeting="hi").problems[0].prompt == "hi 1"
+    assert find(f"{own_module}:Echo").options == {"turns": 1, "greeting": "hello"}
+    assert find(f"{own_module}:Echo").description == "Says what it hears."
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "fault"),
+    [
+        ("own_environments:function", {}, "must be a class that extends lmgym.Env"),
+        ("own_environments:lmgym", {}, "must be a class that extends lmgym.Env"),
+        ("own_environments:Ecko", {}, "has no 'Ecko' .did you mean 'Echo'"),
+        ("own_environments:", {}, "write it as module:name"),
+        ("nowhere:Echo", {}, "No module named 'nowhere'"),
+        ("broken_environments:Echo", {}, "ZeroDivisionError"),
+        ("gsm9k:test", {}, 'did you mean "gsm8k"'),
+        ("own_environments:Echo", {"turn": 2}, 'no option "turn" .did you mean "turns"'),
+        ("own_environments:Needy", {}, 'needs the option "problems"'),
+    ],
+)
+def test_what_is_not_an_environment_is_refused_in_one_sentence(own_module, name, options, fault):
+    with pytest.raises(UserError, match=fault):
+        lmgym.make(name, **options)
 
 
 def test_a_registered_environment_is_made_by_its_name():

@@ -82,6 +82,28 @@ def test_the_training_and_test_problems_of_real_datasets_are_disjoint():
     assert not {problem.prompt for problem in train} & {problem.prompt for problem in test}
 
 
+@pytest.mark.parametrize(("name", "size"), [("gsm8k", 7473), ("math", 7500)])
+def test_validation_is_held_out_of_train_where_that_is_asked_for(name, size):
+    validation = lmgym.make(f"{name}:validation").problems
+    rest = lmgym.make(name, hold_out_validation=True).problems
+    everything = lmgym.make(name).problems
+    assert (len(validation), len(rest), len(everything)) == (500, size - 500, size)
+    ids = [{problem.id for problem in problems} for problems in (validation, rest, everything)]
+    assert ids[0].isdisjoint(ids[1])
+    assert ids[0] | ids[1] == ids[2]
+    assert list(validation) == list(lmgym.make(name, split="validation", hold_out_validation=True).problems)
+    assert len(lmgym.make(name, split="test", hold_out_validation=True).problems) == {"gsm8k": 1319, "math": 5000}[name]
+    # A shuffle, not the end of the file: subjects and difficulty are ordered in some files.
+    assert len({index * 10 // size for index, problem in enumerate(everything) if problem.id in ids[0]}) == 10
+
+
+def test_a_file_too_small_for_a_validation_split_is_one_sentence(tmp_path):
+    path = tmp_path / "small.jsonl"
+    path.write_text('{"question": "What is 2 + 3?", "answer": "#### 5"}\n')
+    with pytest.raises(UserError, match="500 training problems, but there are only 1"):
+        lmgym.make("gsm8k:validation", path=path)
+
+
 def test_math_is_filtered_by_subject_and_level():
     env = lmgym.make("math", subjects=["counting_and_probability", "Geometry"], levels=[1, 2])
     assert {problem.info["subject"] for problem in env.problems} == {"Counting & Probability", "Geometry"}
@@ -134,12 +156,23 @@ def test_an_answer_on_the_last_step_counts():
 
 def test_both_ways_of_acting_agree_on_any_text():
     generator = random.Random(0)
-    lines = ["The answer is: 5", "The answer is: 6", "Hm.", "", "5", r"\boxed{5", "}", r"\boxed{6}"]
+    lines = ["The answer is: 5", "The answer is: 6", "Hm.", "", "5", r"\boxed{5", "}", r"\boxed{6} or \boxed{5}"]
     for form in (None, BoxedAnswer()):
         stepwise, whole = (MathEnv([PROBLEM], form, stepwise=way, max_steps=50) for way in (True, False))
         for _ in range(300):
             text = "\n".join(generator.choices(lines, k=generator.randint(1, 8)))
-            assert play(stepwise, 0, text + "\n" + END_OF_TURN)[0] == play(whole, 0, text)[0], text
+            reward, state, _, _ = play(stepwise, 0, text + "\n" + END_OF_TURN)
+            # The first answer ends the episode line by line; a later box of a whole text would be the one that counts.
+            said = state.messages[-1]["content"] if form else text
+            assert reward == play(whole, 0, said)[0], text
+
+
+def test_the_last_box_of_a_whole_solution_counts_and_the_first_line_with_a_box_ends_a_step_wise_one():
+    text = "I guess \\boxed{4} or \\boxed{5}.\nNo: \\boxed{6}."
+    stepwise, whole = (MathEnv([PROBLEM], BoxedAnswer(), stepwise=way) for way in (True, False))
+    assert play(whole, 0, text)[3]["answer"] == "6"
+    reward, state, _, info = play(stepwise, 0, text)
+    assert (reward, info["answer"], state.turn) == (1.0, "5", 1)
 
 
 def test_step_rewards_are_added_at_every_step():

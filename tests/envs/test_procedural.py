@@ -2,6 +2,7 @@
 
 import re
 import time
+from itertools import combinations
 
 import pytest
 
@@ -9,11 +10,14 @@ import lmgym
 from lmgym import UserError
 from lmgym.calculator import calculate
 from lmgym.envs import ArithmeticProblems, WordProblems
+from lmgym.envs.procedural import SPLITS
+from lmgym.envs.stories import FOODS, GOODS, THINGS
+from lmgym.envs.story import PEOPLE
 from lmgym.envs.word_problems import STORY_KINDS
 
 FIRST_PROMPT = (
-    "A shop sells 17 lamps on Monday. On Tuesday, the shop sells 10 fewer lamps tha"
-    "n on Monday. How many lamps does the shop sell on Monday and Tuesday together?"
+    "A market stall sells 15 hats on Monday. On Tuesday, the market stall sells five times as many hats as on Monday. "
+    "How many hats does the market stall sell on Monday and Tuesday together?"
 )
 CALCULATION = re.compile(r"(\S+) = \$?<<([^=<>]+)=([^<>]+)>>(\d+)")
 
@@ -47,13 +51,76 @@ def test_seeds_give_other_problems():
     )
 
 
-@pytest.mark.parametrize("kind", [WordProblems, ArithmeticProblems])
-def test_no_text_is_in_both_splits_whatever_the_seeds(kind):
-    train = {kind("train", seed)[index].prompt for seed in (0, 1) for index in range(1500)}
-    test = {kind("test", seed)[index].prompt for seed in (0, 1, 2) for index in range(1000)}
-    assert len(train) > 500
-    assert len(test) > 500
-    assert train.isdisjoint(test)
+NAMES = "|".join(person.name for person in PEOPLE)
+MASKS = (
+    (rf"\b(?:{NAMES})\b", "NAME"),
+    (r"\b(?:she|he|her|him|his)\b", "PRONOUN"),
+    (rf"\b(?:{'|'.join((*THINGS, *GOODS, *FOODS))})\b", "THINGS"),
+)
+
+
+def masked(prompt):
+    """A problem with its names, pronouns and things taken away and its numbers kept."""
+    for pattern, mask in MASKS:
+        prompt = re.sub(pattern, mask, prompt, flags=re.IGNORECASE)
+    return prompt
+
+
+def in_any_order(prompt):
+    """A sum or product with its smaller operand first."""
+    left, operator, right = prompt.removeprefix("What is ").removesuffix("?").split(" ")
+    return (operator, *(sorted((int(left), int(right))) if operator in "+*" else (int(left), int(right))))
+
+
+@pytest.mark.parametrize(("least", "most"), [(1, 1), (2, 2), (1, 8)])
+@pytest.mark.parametrize("difficulty", [1, 3, 5])
+def test_no_two_splits_share_a_problem_but_for_its_names_and_things(least, most, difficulty):
+    seen = [
+        {masked(WordProblems(split, seed, least, most, difficulty)[index].prompt) for index in range(1000)}
+        for split in SPLITS
+        for seed in (0, 1)
+    ]
+    splits = [seen[0] | seen[1], seen[2] | seen[3], seen[4] | seen[5]]
+    for left, right in combinations(splits, 2):
+        assert left.isdisjoint(right)
+    assert min(len(split) for split in splits) > 200
+
+
+def test_a_key_does_not_depend_on_the_difficulty_that_drew_the_problem():
+    easy = {masked(WordProblems("test", 0, 1, 1, 1)[index].prompt) for index in range(3000)}
+    hard = {masked(WordProblems("train", 0, 1, 1, 2)[index].prompt) for index in range(3000)}
+    assert easy.isdisjoint(hard)
+
+
+def test_no_two_splits_share_a_sum_in_any_order():
+    splits = [
+        {
+            in_any_order(ArithmeticProblems(split, seed, 2, "+-*/")[index].prompt)
+            for seed in (0, 1)
+            for index in range(1500)
+        }
+        for split in SPLITS
+    ]
+    for left, right in combinations(splits, 2):
+        assert left.isdisjoint(right)
+    assert min(len(split) for split in splits) > 500
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_every_split_tells_every_kind_of_story_about_equally_often_at_the_defaults(split):
+    problems = lmgym.make(f"word-problems:{split}").problems
+    told = [problems[index].info["story"] for index in range(1700)]
+    assert set(told) == {kind.tell.__name__ for kind in STORY_KINDS}
+    assert all(60 < told.count(story) < 150 for story in set(told))
+    assert len({masked(problems[index].prompt) for index in range(200)}) > 120
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_smallest_tasks_have_problems_for_every_split(split):
+    for operator in "+-*/":
+        assert len({ArithmeticProblems(split, 0, 1, operator)[index].prompt for index in range(200)}) > 2
+    for operations in range(1, 9):
+        assert len({WordProblems(split, 0, operations, operations)[index].prompt for index in range(200)}) > 100
 
 
 @pytest.mark.parametrize("operations", range(1, 9))

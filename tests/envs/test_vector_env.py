@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import gymnasium
 import pytest
 
 from lmgym.envs.env import Env, Response
+from lmgym.envs.math_env import MathEnv
 from lmgym.envs.vector_env import VectorEnv
+from lmgym.errors import UserError
 from lmgym.types import Action, Problem, State
 
 PROBLEMS = [Problem(str(index), f"Count to {index + 1}.", str(index + 1)) for index in range(4)]
@@ -128,6 +132,93 @@ def test_a_reset_ends_what_was_going_on_and_leaves_the_given_environment_alone()
     assert len(envs.reset([2])) == 1
     play(envs, envs.reset([2]))
     assert env.state is waiting
+
+
+class Game:
+    """A game with state of its own, some of it nested."""
+
+    def __init__(self) -> None:
+        self.moves: list[str] = []
+        self.board = {"cells": [["."] * 2 for _ in range(2)]}
+
+
+class OneGame(Env):
+    """An environment whose author made the game in `__init__` and never again."""
+
+    def __init__(self, problems=PROBLEMS) -> None:
+        super().__init__(problems)
+        self.game = Game()
+        self.same_game = [self.game]
+        self.by_id = {problem.id: problem for problem in problems}
+        self.scorer = self.score
+
+    def score(self) -> float:
+        return float(len(self.game.moves))
+
+    def respond(self, state: State, text: str, ended: bool) -> Response:
+        assert self.same_game[0] is self.game
+        self.game.moves.append(text)
+        self.game.board["cells"][0][0] += text
+        return Response(self.scorer(), reply=f"{self.game.moves} {self.game.board['cells'][0][0]}", terminated=True)
+
+
+def one_move_each(envs: VectorEnv) -> list[tuple[float, str]]:
+    steps = envs.step([Action(f"m{state.episode}", episode=state.episode) for state in envs.reset([0, 0, 1])])
+    return [(step.reward, step.next_state.reply) for step in steps]
+
+
+EACH_ITS_OWN = [(1.0, "['m0'] .m0"), (1.0, "['m1'] .m1"), (1.0, "['m2'] .m2")]
+
+
+def test_every_episode_has_a_game_of_its_own_though_the_author_made_one():
+    env = OneGame()
+    envs = VectorEnv(env)
+    assert one_move_each(envs) == EACH_ITS_OWN
+    assert one_move_each(envs) == EACH_ITS_OWN, "and nothing is left of the episodes before"
+    assert env.game.moves == []
+
+
+def test_a_wrapped_environment_gives_every_episode_a_game_of_its_own():
+    gymnasium.register("lmgym-test/OneGame-v0", entry_point=OneGame)
+    assert one_move_each(VectorEnv(gymnasium.make("lmgym-test/OneGame-v0"))) == EACH_ITS_OWN
+
+
+def test_clones_share_problems_graders_and_rewards():
+    twin = OneGame().clone()
+    assert twin.problems is PROBLEMS
+    assert twin.observation_space.problems is PROBLEMS
+    assert all(twin.by_id[problem.id] is problem for problem in PROBLEMS)
+
+    class Judge:
+        def __call__(self, problem: Problem, text: str) -> float:
+            return 0.0
+
+        def __deepcopy__(self, memo):
+            raise AssertionError("a reward model is not copied for each episode")
+
+    env = MathEnv(PROBLEMS, reward=Judge(), step_reward=lambda state, text, next_state: 0.0)
+    assert (env.clone().reward, env.clone().step_reward) == (env.reward, env.step_reward)
+
+
+def test_what_cannot_be_copied_is_named_and_may_be_shared():
+    class Locked(Countdown):
+        def __init__(self, problems) -> None:
+            super().__init__(problems)
+            self.tools = {"lock": threading.Lock()}
+
+    with pytest.raises(UserError, match=r"Locked cannot play .* attribute 'tools' cannot be copied .*opening\(\)"):
+        VectorEnv(Locked(PROBLEMS)).reset([0])
+
+    class Shared(Locked):
+        shared_attributes = (*Countdown.shared_attributes, "tools")
+
+    env = Shared(PROBLEMS)
+    assert env.clone().tools is env.tools
+
+
+def test_an_environment_of_numbers_is_refused():
+    with pytest.raises(UserError, match="CartPoleEnv is not an environment of text"):
+        VectorEnv(gymnasium.make("CartPole-v1"))
 
 
 def test_an_environment_that_gymnasium_wrapped_is_unwrapped():

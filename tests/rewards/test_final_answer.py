@@ -1,6 +1,7 @@
 """Final answers: found strictly and leniently, compared exactly, and quick on hostile text."""
 
 import json
+import re
 import threading
 import time
 from fractions import Fraction
@@ -23,7 +24,15 @@ NUMBER, BOXED = NumberAnswer(), BoxedAnswer()
     [
         ("The answer is: 18", "18"),
         ("The answer is: 18.", "18"),
-        ("So the answer is: $1,234.50.", "$1,234.50"),
+        ("The answer is: $1,234.50.", "$1,234.50"),
+        ("  the answer is: 1,234,567", "1,234,567"),
+        ("The answer is: 2.0107e-06", "2.0107e-06"),
+        ("So the answer is: 18", None),
+        ("I do not think the answer is: 18", None),
+        ("The answer is: 1,2,3,4", None),
+        ("The answer is: 12,34", None),
+        ("The answer is: 1234,567", None),
+        ("The answer is: 1e9999", None),
         ("The answer is: -$5", "-$5"),
         ("The answer is: 50%", "50"),
         ("The answer is:7\r\nMore", "7"),
@@ -43,7 +52,14 @@ def test_strict_is_the_asked_for_form_only(text, answer):
 
 @pytest.mark.parametrize(
     ("text", "answer"),
-    [("a 3-5 b", "-5"), ("cost $18.00.", "$18.00."), ("1, 2 and 3", "3"), ("1,234 clips", "1,234"), ("none", None)],
+    [
+        ("a 3-5 b", "-5"),
+        ("cost $18.00.", "$18.00."),
+        ("1, 2 and 3", "3"),
+        ("1,234 clips", "1,234"),
+        ("about 1e-05", "1e-05"),
+        ("none", None),
+    ],
 )
 def test_lenient_is_flexible_extract(text, answer):
     assert NUMBER.lenient(text) == answer
@@ -63,6 +79,21 @@ def test_numbers_are_read_exactly(number):
     assert parse_number(str(number)) == Fraction(number)
 
 
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_any_float_of_a_json_file_is_read_back(number):
+    assert float(parse_number(repr(number))) == number
+    assert grade(NUMBER, repr(number), NUMBER.show(repr(number))).correct
+
+
+@pytest.mark.parametrize("text", ["1,2,3,4", "12,34", "1234,567", ",123", "1,,234", "1e", "e5", "1e1000", "nan", "inf"])
+def test_what_is_not_one_number_is_not_read_as_one(text):
+    assert parse_number(text) is None
+
+
+def test_a_number_before_a_comma_is_found_leniently():
+    assert grade(NUMBER, "18", "It is 18, I think").lenient
+
+
 @given(st.text(max_size=60))
 def test_any_text_is_graded(text):
     for form in (NUMBER, BOXED):
@@ -79,6 +110,9 @@ def test_any_text_is_graded(text):
         (r"{ \boxed{7}", ["7"]),
         (r"} \boxed{7}", ["7"]),
         (r"\boxed 9$", ["9"]),
+        (r"\boxed 12$.", ["12"]),
+        (r"\boxed -3.5.", ["-3.5"]),
+        (r"\boxed x$", ["x"]),
         (r"\boxed{}", []),
         (r"\boxed{5", []),
         (r"\fbox{A}", ["A"]),
@@ -86,6 +120,10 @@ def test_any_text_is_graded(text):
 )
 def test_boxes_are_found(text, boxes):
     assert find_boxes(text) == boxes
+
+
+def test_the_last_box_counts():
+    assert BOXED.strict(r"\boxed{5}, no, \boxed{6}") == BOXED.lenient(r"\boxed{5}, no, \boxed{6}") == "6"
 
 
 def test_lenient_of_boxed_falls_back_to_the_last_formula_and_number():
@@ -113,6 +151,16 @@ def test_lenient_of_boxed_falls_back_to_the_last_formula_and_number():
         ("x=5", "5"),
         (r"\left(1, 2\right)", "(1,2)"),
         (r"\text{Even}", "even"),
+        (r"\text{Friday}", "Friday"),
+        (r"\text{(C)}", "(C)"),
+        (r"\text{Softball, Kickball, Picnic}", "softball, kickball, picnic"),
+        ("(12,102)", "(12, 102)"),
+        (r"(2,12) \cup (12,102)", r"(2, 12)\cup(12, 102)"),
+        ("81, 256", "81,256"),
+        ("(1234,5)", r"(1{,}234,5)"),
+        ("60", r"60\text{ miles per hour}"),
+        ("60", r"60\text{ sq. units}"),
+        ("9", r"9\text{ m}^3"),
         (r"\sqrt2", r"\sqrt{2}"),
         ("5.", "5"),
         (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}"),
@@ -127,10 +175,29 @@ def test_spellings_of_the_same_latex_are_equal(left, right):
     ("left", "right"),
     [("5", "6"), ("5", ""), (r"\frac{1}{2}", r"\frac{2}{1}"), ("(1,2)", "(2,1)"), ("1,2", "12"), ("x", "y"),
      ("2", "2x"), (r"2 \text{ or } 3", "23"), ("3", "3^2"), (r"\sqrt{2}", "2"), ("-5", "5"), ("1,234,5", "12345"),
-     ("", "")],
+     ("", ""), ("(12,102)", "12102"), ("(12,102)", "(12102)"), ("12, 102", "12102"), ("5", r"5\text{ is wrong}"),
+     ("5", r"5\text{ or more}"), ("3", r"3\text{ p.m.}"), (r"\text{A}", "a"), ("x", "X")],
 )  # fmt: skip
 def test_different_latex_is_different(left, right):
     assert not is_same_latex(left, right)
+
+
+def test_a_right_answer_may_name_what_it_counts():
+    for said in ("24", r"24\text{ ways}"):
+        assert is_same_latex(r"24\text{ ways}", said)
+    for said in ("25", r"24\text{ is wrong}"):
+        assert not is_same_latex(r"24\text{ ways}", said)
+
+
+def test_words_of_math_are_right_without_their_command():
+    texts = 0
+    for split in ("train", "test"):
+        for line in dataset_file("math", split).read_text(encoding="utf-8").splitlines():
+            answer = (find_boxes(json.loads(line)["solution"]) or [""])[-1]
+            match = re.fullmatch(r"\\text\{([^{}]*[a-zA-Z][^{}]*)\}", answer)
+            texts += match is not None
+            assert match is None or BOXED.is_right(answer, match[1]), answer
+    assert texts == 140
 
 
 def test_hostile_text_is_graded_quickly():

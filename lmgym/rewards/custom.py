@@ -1,0 +1,27 @@
+"""A user's own reward, found by its name: `module:function`."""
+
+from __future__ import annotations
+
+import inspect
+
+from lmgym.errors import UserError
+from lmgym.imports import import_named
+from lmgym.rewards.reward import Reward
+
+
+def load_reward(place: str) -> Reward:
+    """Imports a function of (problem, text), and refuses what cannot be called so before anything runs."""
+    found = import_named(place)
+    if not callable(found) or isinstance(found, type):
+        raise UserError(f"{place} is not a reward: it is {_kind(found)}, and must be a function of (problem, text).")
+    try:
+        inspect.signature(found).bind("problem", "text")
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"{place} is not a reward: it must be callable as reward(problem, text), but {error}."
+        ) from error
+    return found
+
+
+def _kind(found: object) -> str:
+    return f"the class {found.__name__}" if isinstance(found, type) else f"of type {type(found).__name__}"

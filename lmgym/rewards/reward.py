@@ -1,0 +1,29 @@
+"""What a reward is, and the check of what it gives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from lmgym.errors import UserError
+from lmgym.types import Problem
+
+Reward = Callable[[Problem, str], float]
+"""A function of the problem and of all that the policy wrote."""
+
+
+def checked_reward(value: Any, function: Callable[..., Any], problem: Problem) -> float:
+    """Gives a reward as a float; a value that is not a finite number is an error that names who gave it."""
+    number = math.nan
+    if not isinstance(value, str | bytes | bytearray):
+        with suppress(TypeError, ValueError, OverflowError, RuntimeError):
+            number = float(value)
+    if not math.isfinite(number):
+        name = getattr(function, "__qualname__", type(function).__name__)
+        raise UserError(
+            f"{name} gave the reward {str(value)[:60]!r} ({type(value).__name__}) for the problem {problem.id}: "
+            "a reward is a finite number."
+        )
+    return number
