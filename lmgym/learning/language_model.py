@@ -18,8 +18,10 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from lmgym.assets import model_folder
 from lmgym.errors import UserError
 from lmgym.learning.allocator import keep_memory
-from lmgym.learning.attention import IMPLEMENTATION, Reader, TrunkRecorder, can_share
+from lmgym.learning.attention import IMPLEMENTATION, Reader, TrunkRecorder, unstretched_lengths
+from lmgym.learning.logit_transform import IDENTITY, LogitTransform
 from lmgym.learning.lora import LoraSettings, add_lora, load_adapter
+from lmgym.learning.model_check import check_model
 from lmgym.learning.precision import bfloat16_is_faster, make_bfloat16_safe
 from lmgym.quiet import quiet_transformers
 
@@ -64,6 +66,12 @@ class LanguageModel:
     version: int = 0
     """Counts optimiser steps, so that an engine knows when its copy of the weights is stale."""
     has_lora: bool = False
+    can_share: bool = False
+    """Whether rows that begin alike are computed once; else every row is computed whole."""
+    own_attention: str = ""
+    """The attention that the network came with, while it has the one that shares prefixes."""
+    logit_transform: LogitTransform = IDENTITY
+    """What follows the last matrix product."""
 
     @classmethod
     def load(
@@ -92,23 +100,37 @@ class LanguageModel:
         name: str,
         has_lora: bool = False,
     ) -> LanguageModel:
-        """Takes a network as it is, moves it to its device and gives it the sharing attention where that is exact."""
-        keep_memory()
-        _require_plain_head(_base(network), name)
-        network = network.to(device).eval()
-        if can_share(network.config):
-            _base(network).set_attn_implementation(IMPLEMENTATION)
-        return cls(network, tokenizer, device, dtype, name, has_lora=has_lora)
+        """Takes a network as it is, moves it to its device, and checks that our log-probabilities are its own.
 
-    @property
-    def can_share(self) -> bool:
-        """Whether prefixes may be shared for this architecture."""
-        return can_share(self.network.config)
+        Where sharing prefixes is exact for this architecture, the network gets the attention that does it.
+        """
+        keep_memory()
+        _require_linear_head(_base(network), name)
+        transform = LogitTransform.of(network.config)
+        network = network.to(device).eval()
+        model = cls(network, tokenizer, device, dtype, name, has_lora=has_lora, logit_transform=transform)
+        check_model(model)
+        return model
+
+    def share_prefixes(self, on: bool) -> None:
+        """Gives the network the attention that shares prefixes, or back the one it came with."""
+        if self.can_share == on:
+            return
+        base = _base(self.network)
+        if on:
+            self.own_attention = base.config._attn_implementation
+        base.set_attn_implementation(IMPLEMENTATION if on else self.own_attention)
+        self.can_share = on
 
     @property
     def head(self) -> nn.Module:
-        """The map from hidden states to logits."""
+        """The linear map from hidden states to the logits as they are before `logit_transform`."""
         return _base(self.network).get_output_embeddings()
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The logits [..., vocabulary] of hidden states [..., size], for acting: they have no gradient."""
+        with torch.no_grad(), self.autocast():
+            return self.logit_transform.apply(self.head(hidden))
 
     @property
     def stop_ids(self) -> frozenset[int]:
@@ -119,8 +141,10 @@ class LanguageModel:
 
     @property
     def context_length(self) -> int:
-        """The longest conversation, in tokens, that the model was made for."""
-        return getattr(self.network.config, "max_position_embeddings", None) or 1 << 30
+        """The longest conversation, in tokens, that the model was made for and that one set of frequencies rotates."""
+        config = self.network.config.get_text_config()
+        lengths = [getattr(config, "max_position_embeddings", None), *unstretched_lengths(config)]
+        return min((length for length in lengths if length and length > 0), default=1 << 30)
 
     @property
     def vocabulary_size(self) -> int:
@@ -226,16 +250,13 @@ def _base(network: Any) -> PreTrainedModel:
     return network.get_base_model() if hasattr(network, "get_base_model") else network
 
 
-def _require_plain_head(network: PreTrainedModel, name: str) -> None:
-    """Refuses a model whose logits are more than one matrix product, which here would be silently wrong."""
-    scaled = [
-        setting
-        for setting in ("logit_scale", "logits_scaling", "final_logit_softcapping")
-        if getattr(network.config, setting, None) not in (None, 1, 1.0)
-    ]
-    if scaled or type(network.get_output_embeddings()) is not nn.Linear:
-        reason = f"it sets {scaled[0]}" if scaled else "its output layer is not a plain linear one"
-        raise UserError(f"{name} cannot be trained here yet: {reason}; choose a model of the Llama or Qwen kind.")
+def _require_linear_head(network: PreTrainedModel, name: str) -> None:
+    """Refuses an output layer whose weight and bias are not all there is to it, as an adapter on it."""
+    if type(network.get_output_embeddings()) is not nn.Linear:
+        raise UserError(
+            f"{name} cannot be trained here: its output layer is not a plain linear one; "
+            "choose another model, or other layers to adapt."
+        )
 
 
 @contextlib.contextmanager

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import tiny_model
+from conftest import tiny_model, tiny_tokenizer
 from hand_made import plain_twin, shake_adapter
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from lmgym.engines.engine import Request
 from lmgym.engines.plain_engine import PlainEngine
@@ -114,6 +114,45 @@ def test_several_end_tokens(model_folder):
     assert model.stop_ids == {2, 9}
     model.network.generation_config.eos_token_id = None
     assert model.stop_ids == {2}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "rope_type"), [("llama", "longrope"), ("phi3", "longrope"), ("llama", "dynamic")]
+)
+def test_a_conversation_ends_where_rotary_frequencies_would_change(model_type, rope_type):
+    original, stretched = 32, 32 if rope_type == "dynamic" else 128
+    factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "original_max_position_embeddings": original}
+    rope = {"rope_type": rope_type, "rope_theta": 10_000.0, "factor": 4.0}
+    config = AutoConfig.for_model(
+        model_type,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=104,
+        initializer_range=0.2,
+        pad_token_id=0,
+        max_position_embeddings=stretched,
+        rope_parameters=rope | (factors if rope_type == "longrope" else {}),
+        **({"original_max_position_embeddings": original} if model_type == "phi3" else {}),
+    )
+    torch.manual_seed(0)
+    network = AutoModelForCausalLM.from_config(config)
+    row = torch.arange(5, 5 + original + 1)[None]
+    with torch.no_grad():
+        exact, longer = network(input_ids=row[:, :original]).logits, network(input_ids=row).logits
+    assert (exact - longer[:, :original]).abs().max() > 0.1, "one token more changes what was said of those before it"
+
+    model = LanguageModel.wrap(network, tiny_tokenizer(), CPU, torch.float32, "stretched")
+    assert model.context_length == original
+    engine = TorchEngine(model) if model.can_share else PlainEngine(model)
+    prompt = tuple(row[0, :20].tolist())
+    written = engine.generate([Request(prompt, model.context_length - len(prompt), seed=1)])[0]
+    sequence = torch.tensor([[*prompt, *written.token_ids]])
+    with torch.no_grad():
+        exact = plain_twin(model)(input_ids=sequence).logits[0, len(prompt) - 1 : -1].log_softmax(dim=-1)
+    assert written.logprobs == pytest.approx(exact.gather(1, sequence[0, 20:, None])[:, 0].tolist(), abs=1e-4)
 
 
 @pytest.mark.parametrize("name", ["nonsense", "", "cpu:x", "cuda:99", "hpu", "privateuseone"])
