@@ -58,7 +58,7 @@ def plain_twin(model: LanguageModel) -> Any:
     network = copy.deepcopy(model.network)
     base = network.get_base_model() if hasattr(network, "get_base_model") else network
     if model.can_share:
-        base.set_attn_implementation(model.own_attention)
+        base.set_attn_implementation("sdpa")
     return network
 
 

@@ -10,6 +10,8 @@ from torch.nn import functional as F
 from transformers import AttentionInterface, PretrainedConfig
 
 IMPLEMENTATION = "lmgym"
+PLAIN_IMPLEMENTATION = "sdpa"
+"""What Transformers gives the architectures below by default."""
 
 CHUNK = 64
 """How many nodes of a tree look at the same keys together."""

@@ -18,7 +18,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from lmgym.assets import model_folder
 from lmgym.errors import UserError
 from lmgym.learning.allocator import keep_memory
-from lmgym.learning.attention import IMPLEMENTATION, Reader, TrunkRecorder, unstretched_lengths
+from lmgym.learning.attention import IMPLEMENTATION, PLAIN_IMPLEMENTATION, Reader, TrunkRecorder, unstretched_lengths
 from lmgym.learning.logit_transform import IDENTITY, LogitTransform
 from lmgym.learning.lora import LoraSettings, add_lora, load_adapter
 from lmgym.learning.model_check import check_model
@@ -68,8 +68,6 @@ class LanguageModel:
     has_lora: bool = False
     can_share: bool = False
     """Whether rows that begin alike are computed once; else every row is computed whole."""
-    own_attention: str = ""
-    """The attention that the network came with, while it has the one that shares prefixes."""
     logit_transform: LogitTransform = IDENTITY
     """What follows the last matrix product."""
 
@@ -109,17 +107,14 @@ class LanguageModel:
         transform = LogitTransform.of(network.config)
         network = network.to(device).eval()
         model = cls(network, tokenizer, device, dtype, name, has_lora=has_lora, logit_transform=transform)
+        if network.config._attn_implementation == IMPLEMENTATION:  # the network of another language model
+            model.share_prefixes(False)
         check_model(model)
         return model
 
     def share_prefixes(self, on: bool) -> None:
-        """Gives the network the attention that shares prefixes, or back the one it came with."""
-        if self.can_share == on:
-            return
-        base = _base(self.network)
-        if on:
-            self.own_attention = base.config._attn_implementation
-        base.set_attn_implementation(IMPLEMENTATION if on else self.own_attention)
+        """Gives the network the attention that shares prefixes, or Transformers' own."""
+        _base(self.network).set_attn_implementation(IMPLEMENTATION if on else PLAIN_IMPLEMENTATION)
         self.can_share = on
 
     @property
@@ -183,12 +178,15 @@ class LanguageModel:
     def recompute_activations(self) -> None:
         """From now on keeps only what enters each layer, and computes the rest again for the gradient: less memory."""
         network = _base(self.network)
-        if not network.supports_gradient_checkpointing:
+        layers = [module for module in network.modules() if isinstance(module, GradientCheckpointingLayer)]
+        if not network.supports_gradient_checkpointing or not layers:
             raise UserError(f"{self.name} cannot recompute its activations; leave --recompute_activations out.")
         network.gradient_checkpointing_enable()
-        for module in network.modules():
-            if isinstance(module, GradientCheckpointingLayer):
-                module.training = True  # the layer's own mark alone: its parts stay in evaluation mode, without dropout
+        for layer in layers:
+            # Transformers recomputes layers in training mode alone, which is asked before the layer's own pass begins.
+            layer.training = True
+            layer.register_forward_pre_hook(_leave_training_mode)
+            layer.register_forward_hook(_enter_training_mode, always_call=True)
 
     def compute_copy(self) -> LanguageModel:
         """A second network whose matrices are stored in `dtype`: what an engine decodes with."""
@@ -248,6 +246,16 @@ def _load_network(folder: Path) -> PreTrainedModel:
 def _base(network: Any) -> PreTrainedModel:
     """The Transformers model itself, out of its PEFT wrapper where it has one; LoRA layers live inside it."""
     return network.get_base_model() if hasattr(network, "get_base_model") else network
+
+
+def _leave_training_mode(layer: nn.Module, _: Any) -> None:
+    """Before a layer's pass: some read their own mode, and would drop out."""
+    layer.training = False
+
+
+def _enter_training_mode(layer: nn.Module, _: Any, __: Any) -> None:
+    """After a layer's pass."""
+    layer.training = True
 
 
 def _require_linear_head(network: PreTrainedModel, name: str) -> None:

@@ -131,6 +131,31 @@ def test_recomputed_activations_give_the_same_gradient(architecture):
     assert not any(module.training for module in model.network.modules() if module not in layers)
 
 
+DROPOUT = {
+    "opt": {"dropout": 0.5, "attention_dropout": 0.5, "ffn_dim": 128, "word_embed_proj_dim": 64},
+    "llama": {"attention_dropout": 0.5},
+    "phi3": {"resid_pdrop": 0.5, "attention_dropout": 0.5},
+    "gpt_neox": {"hidden_dropout": 0.5, "attention_dropout": 0.5},
+}
+
+
+@pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.parametrize("model_type", DROPOUT)
+def test_recomputing_activations_drops_nothing_out(model_type, lora):
+    network = tiny_of_type(model_type, **DROPOUT[model_type]).network
+    if lora:
+        network = add_lora(network, LoraSettings(rank=4, alpha=8))
+        shake_adapter(network)
+    model = LanguageModel.wrap(network, tiny_tokenizer(), torch.device("cpu"), torch.float32, model_type, lora)
+    batch = grouped(trunk=9)
+    logprobs, _, kept = shared_pass(model, batch, 1.0)
+    model.recompute_activations()
+    for twin in (model, model.trainable_copy()):
+        again, _, recomputed = shared_pass(twin, batch, 1.0)
+        assert (again - logprobs).abs().max() < 1e-5
+        check_same_gradients(recomputed, kept, tolerance=1e-4)
+
+
 @pytest.mark.parametrize("architecture", [*SHARING, "gpt2"])
 @pytest.mark.parametrize("temperature", [0.7, 1.5])
 def test_temperature_is_part_of_the_distribution(architecture, temperature):

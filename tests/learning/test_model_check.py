@@ -113,6 +113,12 @@ def test_an_adapter_is_part_of_what_is_compared():
     assert wrap(network, has_lora=True).can_share
 
 
+def test_the_network_of_another_language_model_can_be_taken():
+    network = tiny_model().network
+    assert wrap(network).can_share
+    assert wrap(add_lora(network, LoraSettings(rank=4, alpha=8)), has_lora=True).can_share
+
+
 def test_no_global_random_state_is_touched():
     network = tiny_network()
     torch.manual_seed(5)
