@@ -113,14 +113,17 @@ def _require_small(model: LanguageModel, difference: Tensor, fault: str) -> None
 
 @contextlib.contextmanager
 def _running(name: str) -> Iterator[None]:
-    """One sentence for whatever a network raises that does not run on token ids alone."""
+    """One sentence for whatever a network raises that does not give states and logits of token ids alone."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:  # a foreign network may raise anything
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{name} cannot be trained here: it does not run on token ids alone ({reason}).") from error
+        raise UserError(
+            f"{name} cannot be trained here: its network gives no hidden states and logits of token ids alone "
+            f"({reason}); choose a model of the Llama or Qwen kind."
+        ) from error
 
 
 def _private_random_state(device: torch.device) -> contextlib.AbstractContextManager[None]:
