@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -69,6 +71,52 @@ def test_an_adapter_is_saved_alone_and_loaded_onto_its_base(model_folder, tmp_pa
         ordinary = AutoPeftModelForCausalLM.from_pretrained(str(tmp_path))(input_ids=TOKENS).logits
     torch.testing.assert_close(ordinary, logits(model), atol=1e-5, rtol=0)
     assert set(loaded.trainable()) == set(model.trainable()), "it goes on learning where it stopped"
+
+
+def saved_adapter(folder, base: str):
+    model = load(base, lora=LoraSettings(rank=4, alpha=8))
+    shake_adapter(model.network)
+    model.save(folder)
+    return logits(model)
+
+
+def named_base(folder) -> str:
+    return json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"]
+
+
+def test_an_adapter_of_a_model_in_a_relative_folder_loads_from_anywhere(model_folder, tmp_path, monkeypatch):
+    work, elsewhere = tmp_path / "work", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copytree(model_folder, work / "models" / "base")
+    monkeypatch.chdir(work)
+    expected = saved_adapter(Path("run/model"), "models/base")
+    monkeypatch.chdir(elsewhere)
+    assert named_base(work / "run" / "model") == str(work / "models" / "base")
+    torch.testing.assert_close(logits(load("../work/run")), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("base", ["models/base", "base", "model"])
+def test_an_adapter_that_names_its_base_relatively_is_found_from_its_own_folder_up(
+    model_folder, tmp_path, monkeypatch, base
+):
+    adapter = tmp_path / "work" / "run" / "checkpoints" / "7" / "model"
+    expected = saved_adapter(adapter, str(model_folder))
+    shutil.copytree(model_folder, tmp_path / "work" / ("run" if base == "base" else "") / base)
+    written = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps(written | {"base_model_name_or_path": base}))
+    monkeypatch.chdir(tmp_path)
+    loaded = load(tmp_path / "work" / "run")
+    torch.testing.assert_close(logits(loaded), expected, atol=1e-5, rtol=0)
+    loaded.save(tmp_path / "again")
+    assert Path(named_base(tmp_path / "again")).is_absolute()
+
+
+def test_an_adapter_without_its_base_names_it_in_one_sentence(model_folder, tmp_path):
+    shutil.copytree(model_folder, tmp_path / "base")
+    saved_adapter(tmp_path / "adapter", str(tmp_path / "base"))
+    shutil.rmtree(tmp_path / "base")
+    with pytest.raises(UserError, match=rf"adapter in .*adapter was trained on '{tmp_path / 'base'}', which is not"):
+        load(tmp_path / "adapter")
 
 
 def test_the_adapter_of_a_reference_does_not_take_the_policys_place_on_disk(model_folder, tmp_path):
