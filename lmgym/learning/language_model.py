@@ -20,7 +20,7 @@ from lmgym.errors import UserError
 from lmgym.learning.allocator import keep_memory
 from lmgym.learning.attention import IMPLEMENTATION, PLAIN_IMPLEMENTATION, Reader, TrunkRecorder, unstretched_lengths
 from lmgym.learning.logit_transform import IDENTITY, LogitTransform
-from lmgym.learning.lora import LoraSettings, add_lora, load_adapter
+from lmgym.learning.lora import LoraSettings, add_lora, is_adapter, load_adapter
 from lmgym.learning.model_check import check_model
 from lmgym.learning.precision import bfloat16_is_faster, make_bfloat16_safe
 from lmgym.quiet import quiet_transformers
@@ -79,7 +79,7 @@ class LanguageModel:
         folder = model_folder(name)
         found_device = find_device(device)
         with quiet_transformers(), _loading(name):
-            if (folder / "adapter_config.json").exists():
+            if is_adapter(folder):
                 network, has_lora = load_adapter(folder), True
             else:
                 network, has_lora = _load_network(folder), False

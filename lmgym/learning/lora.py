@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from lmgym.assets import model_folder
 from lmgym.errors import UserError
 
 REFERENCE = "reference"
+ADAPTER_CONFIG = "adapter_config.json"
 
 
 @dataclass(frozen=True)
@@ -45,26 +47,44 @@ def add_lora(network: PreTrainedModel, settings: LoraSettings) -> Any:
 def load_adapter(folder: Path) -> Any:
     """The base model that an adapter folder names, with that adapter on it, ready to learn on."""
     peft = _import_peft()
-    base = find_base(folder, peft.PeftConfig.from_pretrained(str(folder)).base_model_name_or_path or "")
+    base = find_base(folder)
     network = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, use_safetensors=True)
     adapted = peft.PeftModel.from_pretrained(network, str(folder), is_trainable=True)
     _name_base(adapted, base)
     return adapted
 
 
-def find_base(adapter: Path, name: str) -> Path:
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter instead of a whole model."""
+    return (folder / ADAPTER_CONFIG).is_file()
+
+
+def adapter_rank(folder: Path) -> int:
+    """The rank of a saved adapter."""
+    return int(_read_config(folder).get("r") or 0)
+
+
+def find_base(adapter: Path) -> Path:
     """The folder of an adapter's base model; a relative one is looked for from the adapter upwards, then from here."""
+    name = str(_read_config(adapter).get("base_model_name_or_path") or "")
     for start in (adapter.absolute(), *adapter.absolute().parents):
         found = start / name
-        if name and found.exists() and not (found / "adapter_config.json").exists():
+        if name and found.exists() and not is_adapter(found):
             return model_folder(found)
     try:
         return model_folder(name)
     except UserError as error:
         raise UserError(
             f"the adapter in {adapter} was trained on {name!r}, which is not found beside it, above it or here: write "
-            f"the path of that model into base_model_name_or_path of {adapter / 'adapter_config.json'}."
+            f"the path of that model into base_model_name_or_path of {adapter / ADAPTER_CONFIG}."
         ) from error
+
+
+def _read_config(adapter: Path) -> dict[str, Any]:
+    try:
+        return json.loads((adapter / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{adapter / ADAPTER_CONFIG} is not JSON: {error}.") from error
 
 
 def _name_base(network: Any, base: Path) -> None:
