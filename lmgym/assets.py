@@ -14,17 +14,16 @@ from lmgym.downloads import (
     HubFile,
     HubRows,
     Source,
+    SourceError,
     Wheel,
     WrongContentError,
     fetch_from_first,
-    first_line,
-    hub_fault,
     require_sha256,
     sha256_of,
 )
 from lmgym.errors import UserError
 from lmgym.gguf_conversion import convert_gguf
-from lmgym.storage import disk_fault, writing_to
+from lmgym.hub_snapshots import hub_snapshot
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,6 @@ KNOWN_DATASETS = {
 
 HUB_ID = re.compile(r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>\w[\w./-]*))?")
 OTHER_MODELS = "a Hugging Face folder, a GGUF file, a run directory, a hub id (org/name)"
-HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model", "*.tiktoken"]
 
 
 def cache_dir() -> Path:
@@ -287,32 +285,14 @@ def user_gguf(path: Path) -> Path:
 
 
 def hub_model(name: str, repository: str, revision: str | None) -> Path:
-    """The snapshot of a model on the hub, in the hub's own cache, which alone is asked if the hub cannot be."""
-    from huggingface_hub import constants, snapshot_download
-
-    fault = hub_fault()
-    with writing_to(Path(constants.HF_HUB_CACHE), setting="HF_HOME"):
-        try:
-            snapshot = snapshot_download(
-                repository,
-                revision=revision,
-                allow_patterns=HUB_FILES,
-                ignore_patterns=["*/*"],  # other formats of the same weights
-                local_files_only=fault is not None,
-            )
-        except Exception as error:  # the hub's client raises errors of several libraries
-            if disk_fault(error, Path(constants.HF_HUB_CACHE)):
-                raise
-            answer = (
-                f"cannot be asked ({fault}) and its cache here does not have it"
-                if fault
-                else f"says: {first_line(error)}"
-            )
-            raise UserError(
-                f"no model is named {name!r}: there is no such file or folder here, and the Hugging Face hub "
-                f"{answer}; give {OTHER_MODELS}, or one of the {suggestion(name, KNOWN_MODELS)}"
-            ) from error
-    folder = Path(snapshot)
+    """The snapshot of a model on the hub, in the hub's own cache."""
+    try:
+        folder = hub_snapshot(repository, revision)
+    except SourceError as reason:
+        raise UserError(
+            f"no model is named {name!r}: there is no such file or folder here, and the Hugging Face hub "
+            f"{reason}; give {OTHER_MODELS}, or one of the {suggestion(name, KNOWN_MODELS)}"
+        ) from reason
     if not is_model(folder) or not any(folder.glob("*.safetensors")):
         raise UserError(
             f"{name} on the Hugging Face hub has no safetensors weights with a config.json; give another model"

@@ -57,7 +57,8 @@ def plain_twin(model: LanguageModel) -> Any:
     """A copy of the network with Transformers' own attention."""
     network = copy.deepcopy(model.network)
     base = network.get_base_model() if hasattr(network, "get_base_model") else network
-    base.set_attn_implementation("sdpa")
+    if model.can_share:
+        base.set_attn_implementation("sdpa")
     return network
 
 

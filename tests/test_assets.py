@@ -3,6 +3,7 @@
 What tests downloading itself does so in a cache of its own; everything else uses the user's cache, filled once.
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from lmgym import assets, downloads, gguf_conversion, storage
+from lmgym import assets, downloads, gguf_conversion, hub_snapshots, storage
 from lmgym.assets import KNOWN_DATASETS, KNOWN_MODELS, cache_dir, dataset_file, is_cached, model_folder
 from lmgym.errors import UserError
 
@@ -32,7 +33,7 @@ def own_cache(tmp_path, monkeypatch):
 @pytest.fixture
 def no_hub(monkeypatch):
     monkeypatch.setattr(downloads, "hub_fault", lambda: "not reachable")
-    monkeypatch.setattr(assets, "hub_fault", lambda: "not reachable")
+    monkeypatch.setattr(hub_snapshots, "hub_fault", lambda: "not reachable")
 
 
 def files_in(folder: Path) -> list[str]:
@@ -336,18 +337,73 @@ def test_hub_id_is_a_snapshot_of_what_loading_needs(monkeypatch, tmp_path):
 
     def snapshot_download(repository, **options):
         asked.append((repository, options["revision"], options["local_files_only"]))
+        if options["local_files_only"]:
+            raise huggingface_hub.errors.LocalEntryNotFoundError("not here")
         return str(tmp_path)
 
     import huggingface_hub
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-    monkeypatch.setattr(assets, "hub_fault", lambda: None)
+    monkeypatch.setattr(hub_snapshots, "hub_fault", lambda: None)
     with pytest.raises(UserError, match=r"org/name on the Hugging Face hub has no safetensors"):
         model_folder("org/name")
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     (tmp_path / "model.safetensors").write_bytes(b"")
     assert model_folder("org/name@v1") == tmp_path
-    assert asked == [("org/name", None, False), ("org/name", "v1", False)]
+    assert asked == [("org/name", revision, local) for revision in (None, "v1") for local in (True, False)]
+
+
+@pytest.fixture
+def hub_cache(tmp_path, monkeypatch):
+    """A hub's cache with one snapshot of org/name, as its client leaves it, and a hub that must not be asked."""
+    import huggingface_hub
+
+    repository = tmp_path / "hub" / "models--org--name"
+    snapshot = repository / "snapshots" / ("a" * 40)
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("a" * 40)
+    (snapshot / "config.json").write_text('{"model_type": "llama"}')
+    (snapshot / "tokenizer.json").write_text("{}")
+    (snapshot / "model.safetensors").write_bytes(b"")
+    real = huggingface_hub.snapshot_download
+    monkeypatch.setattr(
+        huggingface_hub,
+        "snapshot_download",
+        lambda *arguments, **options: real(*arguments, **options, cache_dir=tmp_path / "hub"),
+    )
+    return snapshot
+
+
+def test_a_hub_model_that_is_cached_is_taken_without_asking_the_hub(hub_cache, monkeypatch):
+    def must_not_be_asked():
+        raise AssertionError("the hub was asked")
+
+    monkeypatch.setattr(hub_snapshots, "hub_fault", must_not_be_asked)
+    assert (
+        model_folder("org/name") == model_folder("org/name@main") == model_folder(f"org/name@{'a' * 40}") == hub_cache
+    )
+    (hub_cache / "model.safetensors").rename(hub_cache / "model-1-of-1.safetensors")
+    (hub_cache / "model.safetensors.index.json").write_text('{"weight_map": {"w": "model-1-of-1.safetensors"}}')
+    assert model_folder("org/name") == hub_cache
+
+
+@pytest.mark.parametrize("missing", ["config.json", "tokenizer.json", "model.safetensors", "a shard", "the revision"])
+def test_a_hub_model_that_is_cached_in_part_is_asked_for(hub_cache, monkeypatch, missing):
+    asked = []
+
+    def ask():
+        asked.append(missing)
+        return "not reachable"
+
+    monkeypatch.setattr(hub_snapshots, "hub_fault", ask)
+    if missing == "a shard":
+        (hub_cache / "model.safetensors.index.json").write_text('{"weight_map": {"w": "model-2-of-2.safetensors"}}')
+    elif missing != "the revision":
+        (hub_cache / missing).unlink()
+    with contextlib.suppress(UserError):
+        model_folder("org/name@v2" if missing == "the revision" else "org/name")
+    assert asked == [missing]
 
 
 def test_hub_that_refuses_is_quoted(monkeypatch):
@@ -357,7 +413,7 @@ def test_hub_that_refuses_is_quoted(monkeypatch):
         raise huggingface_hub.errors.HFValidationError("Repo is gated.\nlong explanation")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-    monkeypatch.setattr(assets, "hub_fault", lambda: None)
+    monkeypatch.setattr(hub_snapshots, "hub_fault", lambda: None)
     with pytest.raises(UserError, match=r"hub says: Repo is gated; give"):
         model_folder("org/name")
 

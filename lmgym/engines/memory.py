@@ -11,11 +11,17 @@ UNKNOWN = 8 << 30
 
 
 def free_bytes(device: torch.device) -> int:
+    """The memory that could be had now, or a guess where the system does not say."""
+    known = known_free_bytes(device)
+    return UNKNOWN if known is None else known
+
+
+def known_free_bytes(device: torch.device) -> int | None:
     """The memory that could be had now: the device's own, or what the system and its container still give."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     limits = [limit for limit in (_available(), _left_in_container()) if limit is not None]
-    return min(limits, default=UNKNOWN)
+    return min(limits, default=None)
 
 
 def _available() -> int | None:

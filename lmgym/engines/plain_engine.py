@@ -32,5 +32,4 @@ class PlainEngine(LocalEngine):
             tokens[line, : len(row.tokens)] = torch.tensor(row.tokens)
         hidden = self.model.plain_hidden_states(tokens.to(self.model.device))
         last = hidden[torch.arange(len(rows)), torch.tensor([len(row.tokens) - 1 for row in rows])]
-        with self.model.autocast():
-            return self.model.head(last)
+        return self.model.logits(last)

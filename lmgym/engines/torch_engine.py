@@ -142,8 +142,7 @@ class TorchEngine(LocalEngine):
         hidden = self._forward(torch.tensor([ids[:1] for ids in unread]), None, [1] * len(unread))[:, 0]
         choosing = [slot for slot, ids in enumerate(unread) if len(ids) == 1]
         if choosing:
-            with self._worker.autocast():
-                logits = self._worker.head(hidden if len(choosing) == len(unread) else hidden[choosing])
+            logits = self._worker.logits(hidden if len(choosing) == len(unread) else hidden[choosing])
             place = {slot: order for order, slot in enumerate(choosing)}
             pairs = [(row, place[slot]) for slot in choosing for row in seats.taken[slot]]
             choose([row for row, _ in pairs], logits[[order for _, order in pairs]], self.model)

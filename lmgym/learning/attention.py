@@ -10,6 +10,8 @@ from torch.nn import functional as F
 from transformers import AttentionInterface, PretrainedConfig
 
 IMPLEMENTATION = "lmgym"
+PLAIN_IMPLEMENTATION = "sdpa"
+"""What Transformers gives the architectures below by default."""
 
 CHUNK = 64
 """How many nodes of a tree look at the same keys together."""
@@ -17,11 +19,27 @@ CHUNK = 64
 SHARING_MODEL_TYPES = {"gemma", "llama", "mistral", "qwen2", "qwen3", "smollm3", "olmo2"}
 """Architectures whose attention is plain causal softmax and goes through Transformers' attention interface."""
 
+LENGTH_DEPENDENT_ROPES = {"longrope", "dynamic"}
+"""Rotary embeddings whose frequencies depend on the length of the whole sequence."""
+
 
 def can_share(config: PretrainedConfig) -> bool:
     """Whether the fast, prefix-sharing path is exact for this architecture; every other takes the plain path."""
     windows = getattr(config, "use_sliding_window", True) and getattr(config, "sliding_window", None)
     return config.model_type in SHARING_MODEL_TYPES and not windows
+
+
+def unstretched_lengths(config: PretrainedConfig) -> list[int]:
+    """How many tokens the rotary embeddings take before they change the frequencies of all of them.
+
+    Past that length the keys of earlier tokens are other ones, so neither a sampler that keeps keys nor a learner that
+    shares them could go on.
+    """
+    parameters = getattr(config, "rope_parameters", None) or {}
+    # Either the parameters of all layers, or those of each type of layer.
+    kinds = [kind for kind in (parameters, *parameters.values()) if isinstance(kind, dict)]
+    changing = [kind for kind in kinds if kind.get("rope_type") in LENGTH_DEPENDENT_ROPES]
+    return [kind["original_max_position_embeddings"] for kind in changing if "original_max_position_embeddings" in kind]
 
 
 class Reader(Protocol):

@@ -18,8 +18,10 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from lmgym.assets import model_folder
 from lmgym.errors import UserError
 from lmgym.learning.allocator import keep_memory
-from lmgym.learning.attention import IMPLEMENTATION, Reader, TrunkRecorder, can_share
-from lmgym.learning.lora import LoraSettings, add_lora, load_adapter
+from lmgym.learning.attention import IMPLEMENTATION, PLAIN_IMPLEMENTATION, Reader, TrunkRecorder, unstretched_lengths
+from lmgym.learning.logit_transform import IDENTITY, LogitTransform
+from lmgym.learning.lora import LoraSettings, add_lora, is_adapter, load_adapter
+from lmgym.learning.model_check import check_model
 from lmgym.learning.precision import bfloat16_is_faster, make_bfloat16_safe
 from lmgym.quiet import quiet_transformers
 
@@ -64,6 +66,10 @@ class LanguageModel:
     version: int = 0
     """Counts optimiser steps, so that an engine knows when its copy of the weights is stale."""
     has_lora: bool = False
+    can_share: bool = False
+    """Whether rows that begin alike are computed once; else every row is computed whole."""
+    logit_transform: LogitTransform = IDENTITY
+    """What follows the last matrix product."""
 
     @classmethod
     def load(
@@ -73,7 +79,7 @@ class LanguageModel:
         folder = model_folder(name)
         found_device = find_device(device)
         with quiet_transformers(), _loading(name):
-            if (folder / "adapter_config.json").exists():
+            if is_adapter(folder):
                 network, has_lora = load_adapter(folder), True
             else:
                 network, has_lora = _load_network(folder), False
@@ -92,23 +98,34 @@ class LanguageModel:
         name: str,
         has_lora: bool = False,
     ) -> LanguageModel:
-        """Takes a network as it is, moves it to its device and gives it the sharing attention where that is exact."""
-        keep_memory()
-        _require_plain_head(_base(network), name)
-        network = network.to(device).eval()
-        if can_share(network.config):
-            _base(network).set_attn_implementation(IMPLEMENTATION)
-        return cls(network, tokenizer, device, dtype, name, has_lora=has_lora)
+        """Takes a network as it is, moves it to its device, and checks that our log-probabilities are its own.
 
-    @property
-    def can_share(self) -> bool:
-        """Whether prefixes may be shared for this architecture."""
-        return can_share(self.network.config)
+        Where sharing prefixes is exact for this architecture, the network gets the attention that does it.
+        """
+        keep_memory()
+        _require_linear_head(_base(network), name)
+        transform = LogitTransform.of(network.config)
+        network = network.to(device).eval()
+        model = cls(network, tokenizer, device, dtype, name, has_lora=has_lora, logit_transform=transform)
+        if network.config._attn_implementation == IMPLEMENTATION:  # the network of another language model
+            model.share_prefixes(False)
+        check_model(model)
+        return model
+
+    def share_prefixes(self, on: bool) -> None:
+        """Gives the network the attention that shares prefixes, or Transformers' own."""
+        _base(self.network).set_attn_implementation(IMPLEMENTATION if on else PLAIN_IMPLEMENTATION)
+        self.can_share = on
 
     @property
     def head(self) -> nn.Module:
-        """The map from hidden states to logits."""
+        """The linear map from hidden states to the logits as they are before `logit_transform`."""
         return _base(self.network).get_output_embeddings()
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The logits [..., vocabulary] of hidden states [..., size], for acting: they have no gradient."""
+        with torch.no_grad(), self.autocast():
+            return self.logit_transform.apply(self.head(hidden))
 
     @property
     def stop_ids(self) -> frozenset[int]:
@@ -119,8 +136,10 @@ class LanguageModel:
 
     @property
     def context_length(self) -> int:
-        """The longest conversation, in tokens, that the model was made for."""
-        return getattr(self.network.config, "max_position_embeddings", None) or 1 << 30
+        """The longest conversation, in tokens, that the model was made for and that one set of frequencies rotates."""
+        config = self.network.config.get_text_config()
+        lengths = [getattr(config, "max_position_embeddings", None), *unstretched_lengths(config)]
+        return min((length for length in lengths if length and length > 0), default=1 << 30)
 
     @property
     def vocabulary_size(self) -> int:
@@ -159,12 +178,15 @@ class LanguageModel:
     def recompute_activations(self) -> None:
         """From now on keeps only what enters each layer, and computes the rest again for the gradient: less memory."""
         network = _base(self.network)
-        if not network.supports_gradient_checkpointing:
+        layers = [module for module in network.modules() if isinstance(module, GradientCheckpointingLayer)]
+        if not network.supports_gradient_checkpointing or not layers:
             raise UserError(f"{self.name} cannot recompute its activations; leave --recompute_activations out.")
         network.gradient_checkpointing_enable()
-        for module in network.modules():
-            if isinstance(module, GradientCheckpointingLayer):
-                module.training = True  # the layer's own mark alone: its parts stay in evaluation mode, without dropout
+        for layer in layers:
+            # Transformers recomputes layers in training mode alone, which is asked before the layer's own pass begins.
+            layer.training = True
+            layer.register_forward_pre_hook(_leave_training_mode)
+            layer.register_forward_hook(_enter_training_mode, always_call=True)
 
     def compute_copy(self) -> LanguageModel:
         """A second network whose matrices are stored in `dtype`: what an engine decodes with."""
@@ -226,16 +248,23 @@ def _base(network: Any) -> PreTrainedModel:
     return network.get_base_model() if hasattr(network, "get_base_model") else network
 
 
-def _require_plain_head(network: PreTrainedModel, name: str) -> None:
-    """Refuses a model whose logits are more than one matrix product, which here would be silently wrong."""
-    scaled = [
-        setting
-        for setting in ("logit_scale", "logits_scaling", "final_logit_softcapping")
-        if getattr(network.config, setting, None) not in (None, 1, 1.0)
-    ]
-    if scaled or type(network.get_output_embeddings()) is not nn.Linear:
-        reason = f"it sets {scaled[0]}" if scaled else "its output layer is not a plain linear one"
-        raise UserError(f"{name} cannot be trained here yet: {reason}; choose a model of the Llama or Qwen kind.")
+def _leave_training_mode(layer: nn.Module, _: Any) -> None:
+    """Before a layer's pass: some read their own mode, and would drop out."""
+    layer.training = False
+
+
+def _enter_training_mode(layer: nn.Module, _: Any, __: Any) -> None:
+    """After a layer's pass."""
+    layer.training = True
+
+
+def _require_linear_head(network: PreTrainedModel, name: str) -> None:
+    """Refuses an output layer whose weight and bias are not all there is to it, as an adapter on it."""
+    if type(network.get_output_embeddings()) is not nn.Linear:
+        raise UserError(
+            f"{name} cannot be trained here: its output layer is not a plain linear one; "
+            "choose another model, or other layers to adapt."
+        )
 
 
 @contextlib.contextmanager

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from lmgym.distribution import Distribution
 from lmgym.learning.attention import TreeReader, TrunkRecorder
-from lmgym.learning.language_model import LanguageModel
 from lmgym.learning.packing import pack
 from lmgym.learning.vocabulary_head import VocabularyHead
+
+if TYPE_CHECKING:  # a language model checks itself with a scorer when it is made
+    from lmgym.learning.language_model import LanguageModel
 
 
 class Scores(NamedTuple):
@@ -77,6 +79,7 @@ class TokenScorer:
                 getattr(head, "bias", None),
                 pairs[:, 1],
                 self.distribution,
+                self.model.logit_transform,
             )
         return logprobs[again], entropies[again]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from lmgym.assets import model_folder
 from lmgym.errors import UserError
 
 REFERENCE = "reference"
+ADAPTER_CONFIG = "adapter_config.json"
 
 
 @dataclass(frozen=True)
@@ -35,17 +38,59 @@ def add_lora(network: PreTrainedModel, settings: LoraSettings) -> Any:
     config = peft.LoraConfig(r=settings.rank, lora_alpha=settings.alpha, target_modules=modules, task_type="CAUSAL_LM")
     with torch.random.fork_rng(devices=[]):  # PEFT draws from the global generator
         torch.default_generator.manual_seed(settings.seed)
-        return peft.get_peft_model(network, config)
+        adapted = peft.get_peft_model(network, config)
+    if network.name_or_path and Path(network.name_or_path).exists():
+        _name_base(adapted, Path(network.name_or_path))
+    return adapted
 
 
 def load_adapter(folder: Path) -> Any:
     """The base model that an adapter folder names, with that adapter on it, ready to learn on."""
-    from lmgym.assets import model_folder
-
     peft = _import_peft()
-    base_name = peft.PeftConfig.from_pretrained(str(folder)).base_model_name_or_path
-    base = AutoModelForCausalLM.from_pretrained(model_folder(base_name), dtype=torch.float32, use_safetensors=True)
-    return peft.PeftModel.from_pretrained(base, str(folder), is_trainable=True)
+    base = find_base(folder)
+    network = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, use_safetensors=True)
+    adapted = peft.PeftModel.from_pretrained(network, str(folder), is_trainable=True)
+    _name_base(adapted, base)
+    return adapted
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter instead of a whole model."""
+    return (folder / ADAPTER_CONFIG).is_file()
+
+
+def adapter_rank(folder: Path) -> int:
+    """The rank of a saved adapter."""
+    return int(_read_config(folder).get("r") or 0)
+
+
+def find_base(adapter: Path) -> Path:
+    """The folder of an adapter's base model; a relative one is looked for from the adapter upwards, then from here."""
+    name = str(_read_config(adapter).get("base_model_name_or_path") or "")
+    for start in (adapter.absolute(), *adapter.absolute().parents):
+        found = start / name
+        if name and found.exists() and not is_adapter(found):
+            return model_folder(found)
+    try:
+        return model_folder(name)
+    except UserError as error:
+        raise UserError(
+            f"the adapter in {adapter} was trained on {name!r}, which is not found beside it, above it or here: write "
+            f"the path of that model into base_model_name_or_path of {adapter / ADAPTER_CONFIG}."
+        ) from error
+
+
+def _read_config(adapter: Path) -> dict[str, Any]:
+    try:
+        return json.loads((adapter / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{adapter / ADAPTER_CONFIG} is not JSON: {error}.") from error
+
+
+def _name_base(network: Any, base: Path) -> None:
+    """Writes down where the base is in a way that holds from any folder."""
+    for config in network.peft_config.values():
+        config.base_model_name_or_path = str(base.absolute())
 
 
 def _import_peft() -> Any:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lmgym.distribution import Distribution
+from lmgym.learning.logit_transform import IDENTITY, LogitTransform
 
 CHUNK = 512
 """How many positions' logits stand in memory at once."""
@@ -26,15 +27,22 @@ class VocabularyHead(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, distribution: Distribution
+        ctx: Any,
+        states: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        distribution: Distribution,
+        transform: LogitTransform = IDENTITY,
     ) -> tuple[Tensor, Tensor]:
         """Takes states [positions, size] in the type to compute in, and the head's weight [vocabulary, size]."""
         ctx.save_for_backward(states, weight, bias, targets)
         ctx.set_materialize_grads(False)  # a loss that leaves the entropies alone pays nothing for them
-        ctx.distribution = distribution
+        ctx.distribution, ctx.transform = distribution, transform
         logprobs, entropies = [], []
         for rows in _chunks(len(targets)):
-            logits = _logits(states[rows], weight, bias, targets[rows], distribution)
+            logits = transform.apply(_products(states[rows], weight, bias))
+            logits = distribution.apply(logits, keep=targets[rows])
             chosen = logits.gather(1, targets[rows, None])[:, 0]
             top = logits.amax(dim=1, keepdim=True)
             shifted = logits.sub_(top).clamp_(min=LOWEST)
@@ -43,7 +51,9 @@ class VocabularyHead(torch.autograd.Function):
             logprobs.append(chosen - top[:, 0] - total.log())
             # Entropy: log Z − E[logit]; the product reuses the logits' own memory.
             entropies.append(total.log() - shifted.mul_(weights).sum(dim=1) / total)
-        ctx.last_probabilities = weights.div_(total[:, None]) if any(ctx.needs_input_grad) else None
+        # The slope of a soft cap needs the logits again, and they give the probabilities.
+        keeps = any(ctx.needs_input_grad) and transform.softcap is None
+        ctx.last_probabilities = weights.div_(total[:, None]) if keeps else None
         return torch.cat(logprobs), torch.cat(entropies)
 
     @staticmethod
@@ -59,23 +69,27 @@ class VocabularyHead(torch.autograd.Function):
         bias_gradient = torch.zeros_like(bias, dtype=torch.float32) if learns_bias else None
         for rows in reversed(_chunks(len(targets))):
             probabilities, ctx.last_probabilities = ctx.last_probabilities, None
+            slope: Tensor | float = ctx.transform.scale
             if probabilities is None:
-                logits = _logits(states[rows], weight, bias, targets[rows], ctx.distribution)
+                logits = ctx.transform.apply(_products(states[rows], weight, bias))
+                slope = ctx.transform.slope(logits)
+                logits = ctx.distribution.apply(logits, keep=targets[rows])
                 probabilities = logits.sub_(logits.logsumexp(dim=1, keepdim=True)).exp_()
             wanted = by_logprob[rows, None].float()
             shape = None if by_entropy is None else _entropy_gradient(probabilities).mul_(by_entropy[rows, None])
             by_logits = probabilities.mul_(-wanted).scatter_add_(1, targets[rows, None], wanted)
             if shape is not None:
                 by_logits.add_(shape)
-            compact = by_logits.div_(ctx.distribution.temperature).to(states.dtype)
+            by_products = by_logits.div_(ctx.distribution.temperature).mul_(slope)
+            compact = by_products.to(states.dtype)
             states_gradient[rows] = compact @ weight.to(states.dtype)
             if weight_gradient is not None:
                 weight_gradient.addmm_(compact.float().t(), states[rows].float())
             if bias_gradient is not None:
-                bias_gradient += by_logits.sum(dim=0)
+                bias_gradient += by_products.sum(dim=0)
         if weight_gradient is not None:
             weight_gradient = weight_gradient.to(weight.dtype)
-        return states_gradient, weight_gradient, bias_gradient, None, None
+        return states_gradient, weight_gradient, bias_gradient, None, None, None
 
 
 def _entropy_gradient(probabilities: Tensor) -> Tensor:
@@ -85,10 +99,10 @@ def _entropy_gradient(probabilities: Tensor) -> Tensor:
     return logs.add_(entropies).mul_(probabilities).neg_()
 
 
-def _logits(states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, distribution: Distribution) -> Tensor:
-    """The logits that the sampler drew from; a target that rounding would cut away stays."""
+def _products(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The output layer's products [positions, vocabulary], multiplied in the states' type, as the sampler does."""
     bias = None if bias is None else bias.to(states.dtype)
-    return distribution.apply(F.linear(states, weight.to(states.dtype), bias).float(), keep=targets)
+    return F.linear(states, weight.to(states.dtype), bias).float()
 
 
 def _chunks(count: int) -> list[slice]:

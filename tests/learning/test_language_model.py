@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import tiny_model
+from conftest import tiny_model, tiny_tokenizer
 from hand_made import plain_twin, shake_adapter
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from lmgym.engines.engine import Request
 from lmgym.engines.plain_engine import PlainEngine
@@ -71,6 +73,52 @@ def test_an_adapter_is_saved_alone_and_loaded_onto_its_base(model_folder, tmp_pa
     assert set(loaded.trainable()) == set(model.trainable()), "it goes on learning where it stopped"
 
 
+def saved_adapter(folder, base: str):
+    model = load(base, lora=LoraSettings(rank=4, alpha=8))
+    shake_adapter(model.network)
+    model.save(folder)
+    return logits(model)
+
+
+def named_base(folder) -> str:
+    return json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"]
+
+
+def test_an_adapter_of_a_model_in_a_relative_folder_loads_from_anywhere(model_folder, tmp_path, monkeypatch):
+    work, elsewhere = tmp_path / "work", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copytree(model_folder, work / "models" / "base")
+    monkeypatch.chdir(work)
+    expected = saved_adapter(Path("run/model"), "models/base")
+    monkeypatch.chdir(elsewhere)
+    assert named_base(work / "run" / "model") == str(work / "models" / "base")
+    torch.testing.assert_close(logits(load("../work/run")), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("base", ["models/base", "base", "model"])
+def test_an_adapter_that_names_its_base_relatively_is_found_from_its_own_folder_up(
+    model_folder, tmp_path, monkeypatch, base
+):
+    adapter = tmp_path / "work" / "run" / "checkpoints" / "7" / "model"
+    expected = saved_adapter(adapter, str(model_folder))
+    shutil.copytree(model_folder, tmp_path / "work" / ("run" if base == "base" else "") / base)
+    written = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps(written | {"base_model_name_or_path": base}))
+    monkeypatch.chdir(tmp_path)
+    loaded = load(tmp_path / "work" / "run")
+    torch.testing.assert_close(logits(loaded), expected, atol=1e-5, rtol=0)
+    loaded.save(tmp_path / "again")
+    assert Path(named_base(tmp_path / "again")).is_absolute()
+
+
+def test_an_adapter_without_its_base_names_it_in_one_sentence(model_folder, tmp_path):
+    shutil.copytree(model_folder, tmp_path / "base")
+    saved_adapter(tmp_path / "adapter", str(tmp_path / "base"))
+    shutil.rmtree(tmp_path / "base")
+    with pytest.raises(UserError, match=rf"adapter in .*adapter was trained on '{tmp_path / 'base'}', which is not"):
+        load(tmp_path / "adapter")
+
+
 def test_the_adapter_of_a_reference_does_not_take_the_policys_place_on_disk(model_folder, tmp_path):
     model = load(model_folder, lora=LoraSettings(rank=4, alpha=8))
     reference = make_reference(model, None)
@@ -114,6 +162,45 @@ def test_several_end_tokens(model_folder):
     assert model.stop_ids == {2, 9}
     model.network.generation_config.eos_token_id = None
     assert model.stop_ids == {2}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "rope_type"), [("llama", "longrope"), ("phi3", "longrope"), ("llama", "dynamic")]
+)
+def test_a_conversation_ends_where_rotary_frequencies_would_change(model_type, rope_type):
+    original, stretched = 32, 32 if rope_type == "dynamic" else 128
+    factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "original_max_position_embeddings": original}
+    rope = {"rope_type": rope_type, "rope_theta": 10_000.0, "factor": 4.0}
+    config = AutoConfig.for_model(
+        model_type,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=104,
+        initializer_range=0.2,
+        pad_token_id=0,
+        max_position_embeddings=stretched,
+        rope_parameters=rope | (factors if rope_type == "longrope" else {}),
+        **({"original_max_position_embeddings": original} if model_type == "phi3" else {}),
+    )
+    torch.manual_seed(0)
+    network = AutoModelForCausalLM.from_config(config)
+    row = torch.arange(5, 5 + original + 1)[None]
+    with torch.no_grad():
+        exact, longer = network(input_ids=row[:, :original]).logits, network(input_ids=row).logits
+    assert (exact - longer[:, :original]).abs().max() > 0.1, "one token more changes what was said of those before it"
+
+    model = LanguageModel.wrap(network, tiny_tokenizer(), CPU, torch.float32, "stretched")
+    assert model.context_length == original
+    engine = TorchEngine(model) if model.can_share else PlainEngine(model)
+    prompt = tuple(row[0, :20].tolist())
+    written = engine.generate([Request(prompt, model.context_length - len(prompt), seed=1)])[0]
+    sequence = torch.tensor([[*prompt, *written.token_ids]])
+    with torch.no_grad():
+        exact = plain_twin(model)(input_ids=sequence).logits[0, len(prompt) - 1 : -1].log_softmax(dim=-1)
+    assert written.logprobs == pytest.approx(exact.gather(1, sequence[0, 20:, None])[:, 0].tolist(), abs=1e-4)
 
 
 @pytest.mark.parametrize("name", ["nonsense", "", "cpu:x", "cuda:99", "hpu", "privateuseone"])

@@ -21,6 +21,7 @@ from lmgym.engines.torch_engine import TorchEngine
 from lmgym.errors import UserError
 from lmgym.learning.attention import SHARING_MODEL_TYPES
 from lmgym.learning.language_model import LanguageModel
+from lmgym.learning.logit_transform import IDENTITY
 from lmgym.learning.logprobs import TokenScorer, common_trunk
 from lmgym.learning.lora import LoraSettings, add_lora
 
@@ -130,6 +131,31 @@ def test_recomputed_activations_give_the_same_gradient(architecture):
     assert not any(module.training for module in model.network.modules() if module not in layers)
 
 
+DROPOUT = {
+    "opt": {"dropout": 0.5, "attention_dropout": 0.5, "ffn_dim": 128, "word_embed_proj_dim": 64},
+    "llama": {"attention_dropout": 0.5},
+    "phi3": {"resid_pdrop": 0.5, "attention_dropout": 0.5},
+    "gpt_neox": {"hidden_dropout": 0.5, "attention_dropout": 0.5},
+}
+
+
+@pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.parametrize("model_type", DROPOUT)
+def test_recomputing_activations_drops_nothing_out(model_type, lora):
+    network = tiny_of_type(model_type, **DROPOUT[model_type]).network
+    if lora:
+        network = add_lora(network, LoraSettings(rank=4, alpha=8))
+        shake_adapter(network)
+    model = LanguageModel.wrap(network, tiny_tokenizer(), torch.device("cpu"), torch.float32, model_type, lora)
+    batch = grouped(trunk=9)
+    logprobs, _, kept = shared_pass(model, batch, 1.0)
+    model.recompute_activations()
+    for twin in (model, model.trainable_copy()):
+        again, _, recomputed = shared_pass(twin, batch, 1.0)
+        assert (again - logprobs).abs().max() < 1e-5
+        check_same_gradients(recomputed, kept, tolerance=1e-4)
+
+
 @pytest.mark.parametrize("architecture", [*SHARING, "gpt2"])
 @pytest.mark.parametrize("temperature", [0.7, 1.5])
 def test_temperature_is_part_of_the_distribution(architecture, temperature):
@@ -228,7 +254,10 @@ def test_values_and_their_gradients_are_those_of_a_head_on_transformers_own_stat
     [Distribution(0.8), Distribution(top_k=7), Distribution(top_p=0.6), Distribution(1.4, top_k=30, top_p=0.8)],
 )
 def test_sampler_and_learner_agree_on_what_was_drawn(architecture, cut):
-    model = tiny_model(architecture)
+    check_sampler_and_learner(tiny_model(architecture), cut)
+
+
+def check_sampler_and_learner(model: LanguageModel, cut: Distribution) -> None:
     engine = TorchEngine(model) if model.can_share else PlainEngine(model)
     stem = tuple(ids(30, seed=1))
     requests = [Request(stem + tuple(ids(4 + seed % 3, seed=seed)), 12, cut, seed) for seed in range(8)]
@@ -277,17 +306,38 @@ def test_other_architectures_are_scored_exactly_too(model_type):
     check_same(model, grouped(trunk=9))
 
 
-@pytest.mark.parametrize(
-    ("model_type", "special"),
-    [
-        ("granite", {"logits_scaling": 4.0}),
-        ("cohere", {"logit_scale": 0.25}),
-        ("gemma2", {"final_logit_softcapping": 3.0, "head_dim": 16}),
-    ],
-)
-def test_a_model_that_scales_its_logits_is_refused_in_one_sentence(model_type, special):
-    with pytest.raises(UserError, match=next(iter(special))):
-        tiny_of_type(model_type, **special)
+TRANSFORMS = {
+    "granite": {"logits_scaling": 4.0},
+    "cohere": {"logit_scale": 0.25},
+    "gemma2": {"final_logit_softcapping": 3.0, "head_dim": 16, "query_pre_attn_scalar": 16},
+    "gemma3_text": {"final_logit_softcapping": 3.0, "head_dim": 16, "query_pre_attn_scalar": 16},
+    "falcon_h1": {
+        "lm_head_multiplier": 0.3,
+        "mamba_d_ssm": 64,
+        "mamba_n_heads": 4,
+        "mamba_d_head": 16,
+        "mamba_n_groups": 1,
+        "mamba_d_state": 8,
+        "mamba_chunk_size": 8,
+    },
+}
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("model_type", TRANSFORMS)
+def test_scaled_and_capped_logits_have_the_value_and_gradient_of_transformers(model_type, temperature):
+    model = tiny_of_type(model_type, **TRANSFORMS[model_type])
+    assert model.logit_transform != IDENTITY
+    batch = grouped(trunk=9)
+    check_same(model, batch, temperature)
+    exact = shared_pass(model, batch, temperature)[0]
+    model.logit_transform = IDENTITY
+    assert (exact - shared_pass(model, batch, temperature)[0]).abs().max() > 0.1, "without it they would be wrong"
+
+
+@pytest.mark.parametrize("model_type", TRANSFORMS)
+def test_of_scaled_and_capped_logits_sampler_and_learner_agree(model_type):
+    check_sampler_and_learner(tiny_of_type(model_type, **TRANSFORMS[model_type]), Distribution(0.8, top_k=30))
 
 
 def test_an_adapter_on_the_output_layer_is_refused_in_one_sentence():

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from lmgym.distribution import WHOLE, Distribution
+from lmgym.learning.logit_transform import LogitTransform
 from lmgym.learning.vocabulary_head import VocabularyHead
 
 POSITIONS, SIZE, VOCABULARY = 11, 6, 37
@@ -71,6 +72,33 @@ def test_of_a_cut_distribution_value_and_gradient_are_those_of_what_is_left(monk
     for gradient, exact in zip(gradients, expected_gradients, strict=True):
         assert gradient.isfinite().all()
         torch.testing.assert_close(gradient, exact, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("chunk", [4, 512])
+@pytest.mark.parametrize("transform", [LogitTransform(0.3), LogitTransform(softcap=1.5), LogitTransform(2.0, 3.0)])
+@pytest.mark.parametrize("cut", [Distribution(0.7), Distribution(1.7, 8, 0.8)])
+def test_value_and_gradient_go_through_a_scale_and_a_soft_cap(monkeypatch, chunk, transform, cut):
+    monkeypatch.setattr("lmgym.learning.vocabulary_head.CHUNK", chunk)
+    states, weight, shift, targets = inputs(bias=True)
+    upstream = torch.linspace(-2, 3, POSITIONS)
+
+    logits = torch.nn.functional.linear(states, weight, shift) * transform.scale
+    if transform.softcap is not None:
+        logits = transform.softcap * torch.tanh(logits / transform.softcap)
+    removed = cut.apply(logits.detach().clone(), keep=targets).isinf()
+    left = (logits / cut.temperature).masked_fill(removed, -1e30).log_softmax(dim=-1)
+    expected = left.gather(1, targets[:, None])[:, 0]
+    expected_entropies = -(left.exp() * left).sum(dim=-1)
+    loss = (expected * upstream).sum() + (expected_entropies * upstream.flip(0)).sum()
+    expected_gradients = torch.autograd.grad(loss, [states, weight, shift])
+
+    logprobs, entropies = VocabularyHead.apply(states, weight, shift, targets, cut, transform)
+    loss = (logprobs * upstream).sum() + (entropies * upstream.flip(0)).sum()
+    gradients = torch.autograd.grad(loss, [states, weight, shift])
+    torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(entropies, expected_entropies, atol=1e-5, rtol=1e-5)
+    for gradient, exact in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(gradient, exact, atol=2e-5, rtol=1e-4)
 
 
 def test_where_one_id_is_left_nothing_is_learnt():
