@@ -1,12 +1,13 @@
 """Real models and datasets, found by name: fetched once, checked, and kept in a cache folder."""
 
+import contextlib
 import difflib
 import hashlib
 import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from lmgym.downloads import (
 )
 from lmgym.errors import UserError
 from lmgym.gguf_conversion import convert_gguf
-from lmgym.hub_snapshots import hub_snapshot
+from lmgym.hub_snapshots import hub_config, hub_snapshot
 
 
 @dataclass(frozen=True)
@@ -284,20 +285,36 @@ def user_gguf(path: Path) -> Path:
     return target
 
 
+def model_config_folder(name: str) -> Path:
+    """A folder with the config of a model; from the hub, its weights are not fetched for it."""
+    match = HUB_ID.fullmatch(name)
+    if name in KNOWN_MODELS or Path(os.path.expanduser(name)).exists() or not match:
+        return model_folder(name)
+    with hub_refusals(name):
+        return hub_config(match["repository"], match["revision"])
+
+
 def hub_model(name: str, repository: str, revision: str | None) -> Path:
     """The snapshot of a model on the hub, in the hub's own cache."""
-    try:
+    with hub_refusals(name):
         folder = hub_snapshot(repository, revision)
-    except SourceError as reason:
-        raise UserError(
-            f"no model is named {name!r}: there is no such file or folder here, and the Hugging Face hub "
-            f"{reason}; give {OTHER_MODELS}, or one of the {suggestion(name, KNOWN_MODELS)}"
-        ) from reason
     if not is_model(folder) or not any(folder.glob("*.safetensors")):
         raise UserError(
             f"{name} on the Hugging Face hub has no safetensors weights with a config.json; give another model"
         )
     return folder
+
+
+@contextlib.contextmanager
+def hub_refusals(name: str) -> Iterator[None]:
+    """One sentence for a model that the hub does not give."""
+    try:
+        yield
+    except SourceError as reason:
+        raise UserError(
+            f"no model is named {name!r}: there is no such file or folder here, and the Hugging Face hub "
+            f"{reason}; give {OTHER_MODELS}, or one of the {suggestion(name, KNOWN_MODELS)}"
+        ) from reason
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

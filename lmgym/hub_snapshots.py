@@ -9,6 +9,7 @@ from lmgym.downloads import SourceError, first_line, hub_fault
 from lmgym.storage import disk_fault, writing_to
 
 MODEL_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model", "*.tiktoken"]
+CONFIG_FILES = ["config.json", "adapter_config.json"]
 OTHER_FORMATS = ["*/*"]
 """Folders of a repository hold other formats of the same weights."""
 
@@ -17,26 +18,31 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json",
 
 def hub_snapshot(repository: str, revision: str | None) -> Path:
     """The folder of a snapshot; the hub is asked only for what its cache does not have whole."""
-    return _cached(repository, revision) or _fetched(repository, revision)
+    return _cached(repository, revision) or _fetched(repository, revision, MODEL_FILES)
+
+
+def hub_config(repository: str, revision: str | None) -> Path:
+    """A folder with the config of a model, whose weights may be too large to want."""
+    return _cached(repository, revision) or _fetched(repository, revision, CONFIG_FILES)
 
 
 def _cached(repository: str, revision: str | None) -> Path | None:
     """The snapshot that the cache holds whole, found without the network, or None."""
     try:
-        folder = _snapshot(repository, revision, local_files_only=True)
+        folder = _snapshot(repository, revision, MODEL_FILES, local_files_only=True)
     except Exception:  # of several kinds; whatever it is, the hub will be asked
         return None
     return folder if _is_whole(folder) else None
 
 
-def _fetched(repository: str, revision: str | None) -> Path:
-    """The snapshot that the hub gives; where it cannot be asked, what its cache has."""
+def _fetched(repository: str, revision: str | None, files: list[str]) -> Path:
+    """The snapshot that the hub gives, with these files; where it cannot be asked, what its cache has."""
     from huggingface_hub import constants
 
     fault = hub_fault()
     with writing_to(Path(constants.HF_HUB_CACHE), setting="HF_HOME"):
         try:
-            return _snapshot(repository, revision, local_files_only=fault is not None)
+            return _snapshot(repository, revision, files, local_files_only=fault is not None)
         except Exception as error:  # the hub's client raises errors of several libraries
             if disk_fault(error, Path(constants.HF_HUB_CACHE)):
                 raise
@@ -45,14 +51,14 @@ def _fetched(repository: str, revision: str | None) -> Path:
             raise SourceError(f"says: {first_line(error)}") from error
 
 
-def _snapshot(repository: str, revision: str | None, local_files_only: bool) -> Path:
+def _snapshot(repository: str, revision: str | None, files: list[str], local_files_only: bool) -> Path:
     from huggingface_hub import snapshot_download
 
     return Path(
         snapshot_download(
             repository,
             revision=revision,
-            allow_patterns=MODEL_FILES,
+            allow_patterns=files,
             ignore_patterns=OTHER_FORMATS,
             local_files_only=local_files_only,
         )

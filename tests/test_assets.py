@@ -406,6 +406,27 @@ def test_a_hub_model_that_is_cached_in_part_is_asked_for(hub_cache, monkeypatch,
     assert asked == [missing]
 
 
+def test_the_config_of_a_hub_model_comes_without_its_weights(hub_cache, monkeypatch, tmp_path):
+    import huggingface_hub
+
+    assert assets.model_config_folder("org/name") == hub_cache, "what is whole here needs nothing"
+    fetched = []
+
+    def snapshot_download(repository, **options):
+        if options["local_files_only"]:
+            raise huggingface_hub.errors.LocalEntryNotFoundError("not here")
+        fetched.append(options["allow_patterns"])
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    monkeypatch.setattr(hub_snapshots, "hub_fault", lambda: None)
+    assert assets.model_config_folder("org/large") == tmp_path
+    assert fetched == [["config.json", "adapter_config.json"]]
+    assert assets.model_config_folder(str(hub_cache)) == hub_cache
+    with pytest.raises(UserError, match="no model is named"):
+        assets.model_config_folder("nothing")
+
+
 def test_hub_that_refuses_is_quoted(monkeypatch):
     import huggingface_hub
 

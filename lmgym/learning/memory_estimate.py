@@ -9,7 +9,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 from transformers.pytorch_utils import Conv1D
 
-from lmgym.assets import model_folder
+from lmgym.assets import model_config_folder
 from lmgym.engines.key_value_store import rounded_room
 from lmgym.engines.memory import known_free_bytes
 from lmgym.engines.torch_engine import MEMORY_SHARE
@@ -185,7 +185,7 @@ def require_memory(name: str, estimate: MemoryEstimate, free: int, work: Workloa
 
 def read_shape(name: str) -> ModelShape:
     """The shape of what `--model` names, from its config alone; of an adapter, that of its base."""
-    folder = model_folder(name)
+    folder = model_config_folder(name)
     base = find_base(folder) if is_adapter(folder) else folder
     try:
         return ModelShape.of(AutoConfig.from_pretrained(base))
@@ -197,12 +197,13 @@ def read_shape(name: str) -> ModelShape:
 def memory_report(name: str, device: torch.device, work: Workload, reference: str = "") -> MemoryEstimate:
     """The estimate for a run with the model of that name, before its weights are loaded; refuses what cannot fit.
 
-    `reference` names the model that is loaded or copied for the KL penalty, where there is one beside the policy.
+    `reference` names the model of the KL penalty, if there is one; under LoRA the policy's own base needs no copy.
     """
     free = known_free_bytes(device)
-    if is_adapter(model_folder(name)):
-        work = replace(work, lora_rank=adapter_rank(model_folder(name)))
-    if reference:
+    folder = model_config_folder(name)
+    if is_adapter(folder):
+        work = replace(work, lora_rank=adapter_rank(folder))
+    if reference and not (work.lora_rank and reference == name):
         work = replace(work, reference_parameters=read_shape(reference).parameters)
     estimate = estimate_memory(read_shape(name), work, free)
     if free is not None:

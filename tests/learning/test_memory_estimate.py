@@ -182,3 +182,5 @@ def test_of_an_adapter_the_base_is_counted(model_folder, tmp_path):
     assert read_shape(str(tmp_path)) == read_shape(str(model_folder))
     expected = sum(weight.nbytes for weight in model.trainable().values())
     assert memory_report(str(tmp_path), CPU, PLAIN).gradients == expected
+    assert memory_report(str(tmp_path), CPU, PLAIN, reference=str(tmp_path)).reference == 0
+    assert memory_report(str(tmp_path), CPU, PLAIN, reference=str(model_folder)).reference > 0
