@@ -31,8 +31,6 @@ class DistillConfig(PolicyGradientConfig):
     """How much the teacher counts."""
     reward_coeff: float = 0.0
     """How much the reward over the group's mean counts beside the teacher."""
-    kl_on_silent_groups: bool = True
-    """The teacher has something to say about every episode."""
 
     def corrects_old_episodes(self) -> bool:
         """What the teacher wrote is imitated as it is, however old."""
@@ -49,7 +47,7 @@ class DistillConfig(PolicyGradientConfig):
                 "whole groups."
             )
         if self.samples == "student" and not (self.reward_coeff or self.kl_on_silent_groups):
-            raise UserError("without --reward_coeff every group is silent: leave --kl_on_silent_groups on.")
+            raise UserError("without --reward_coeff every group is silent: leave --no-kl_on_silent_groups out.")
         if self.samples == "teacher" and (self.normalisation != "none" or self.kl_target):
             raise UserError("with --samples teacher there is neither a KL nor an advantage to normalise.")
         if self.samples == "student" and not (self.kl_coeff or self.reward_coeff):

@@ -44,13 +44,9 @@ class OnlineDPO(WithReference):
         """+1 for the one that is preferred, −1 for the other."""
         return batch.at_every_token(best_against_worst(batch.returns, batch.group))
 
-    def rows_to_hold(self, batch: Batch) -> Tensor:
-        """The pairs."""
-        return torch.nonzero(self.advantages(batch).sum(dim=1))[:, 0]
-
     def learnable(self, batch: Batch) -> Batch:
         """Only the pairs, and as if there had been nothing else."""
-        return batch.select(self.rows_to_hold(batch)).recounted()
+        return batch.select(torch.nonzero(batch.advantages.sum(dim=1))[:, 0]).recounted()
 
     def loss(self, logprobs: Tensor, batch: Batch) -> Tensor:
         """−log σ of how much more the better one has gained on the reference, the mean over pairs."""

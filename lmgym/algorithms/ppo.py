@@ -58,6 +58,8 @@ class PPOConfig(PolicyGradientConfig):
         if self.filter_groups:
             raise UserError("ppo's critic learns from every group: leave --filter_groups out.")
         super().check()
+        if not self.kl_on_silent_groups:
+            raise UserError("ppo computes every episode for its critic: leave --no-kl_on_silent_groups out.")
         if self.kl_place == "reward" and self.kl_estimator != "k1":
             raise UserError("ppo's KL in the reward is one number per token and must be k1: leave --kl_estimator out.")
         if self.discount > 1 or self.trace > 1:
@@ -102,10 +104,6 @@ class PPO(PolicyGradient):
     def kl_in_reward(self, batch: Batch) -> Tensor:
         """Nothing more: the critic has looked ahead over it already."""
         return torch.zeros_like(batch.advantages)
-
-    def rows_to_hold(self, batch: Batch) -> Tensor:
-        """Everybody."""
-        return torch.arange(len(batch))
 
     def learnable(self, batch: Batch) -> Batch:
         """Everybody: even an episode that went as expected confirms the critic."""

@@ -130,7 +130,7 @@ class RLAlgorithm(ABC):
                 "there are no episodes to learn from: --load_buffer_from_cache_at_start reads a file of them."
             )
         self.trained_on.update(normalise(episode.problem.prompt) for episode in seen)
-        batch = self.prepare(Batch.from_episodes([*fresh, *replayed]))
+        batch = self.prepare(self.make_batch([*fresh, *replayed]))
         batch = batch.with_(advantages=self.advantages(batch))
         learnable = self.learnable(batch)
         metrics = {
@@ -145,8 +145,13 @@ class RLAlgorithm(ABC):
         for index in range(self.config.updates_per_iteration):
             update = self.optimise(learnable)
             if index == 0 and update is not None:
-                metrics |= self.describe(update, learnable)
+                metrics |= self.describe(update, learnable, batch)
         return metrics
+
+    def make_batch(self, episodes: Sequence[Episode]) -> Batch:
+        """Episodes as tensors, and which of them the policy sampled with the weights that it has now."""
+        batch = Batch.from_episodes(episodes)
+        return batch.with_(fresh=batch.policy_version == self.policy.model.version)
 
     def spend(self, tokens: float) -> None:
         """Counts generated tokens."""
@@ -173,10 +178,9 @@ class RLAlgorithm(ABC):
         """What a checkpoint keeps besides the policy, by name."""
         return {}
 
-    def describe(self, update: Update, batch: Batch) -> dict[str, float]:
-        """What to report of an optimiser step, seen before it moved the weights."""
-        acted = self.policy.model.version - 1  # this step has counted itself already
-        on_policy = batch.mask & (batch.policy_version == acted)[:, None]
+    def describe(self, update: Update, batch: Batch, everybody: Batch) -> dict[str, float]:
+        """What to report of an optimiser step on `batch`, a part of `everybody`, seen before it moved the weights."""
+        on_policy = batch.mask & batch.fresh[:, None]
         gap = (update.logprobs - batch.logprobs).abs()
         return {
             "loss": update.loss,

@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.rl_algorithm import Companion, RLAlgorithm
 from lmgym.envs.env import Env
@@ -37,7 +34,7 @@ class WithReferenceConfig(RLConfig):
 
 
 class WithReference(RLAlgorithm):
-    """Fills in the reference's log-probabilities of those episodes that are held to it."""
+    """Fills in the reference's log-probabilities of every episode, so that the KL is measured on all of them."""
 
     Config: ClassVar[type[RLConfig]] = WithReferenceConfig
     config: WithReferenceConfig
@@ -67,27 +64,27 @@ class WithReference(RLAlgorithm):
             self.reference = make_reference(policy.model, ref_policy.model if ref_policy else None)
 
     def prepare(self, batch: Batch) -> Batch:
-        """Lets the reference catch up when it is time, and asks it about the tokens that are held to it."""
+        """Lets the reference catch up when it is time, and asks it about every episode."""
         if self.reference is None:
             return batch
         every = self.config.update_reference_every
         if every and self.iteration and self.iteration % every == 0:
             self.reference.refresh()
-        rows = self.rows_to_hold(batch)
-        logprobs = torch.zeros_like(batch.logprobs)
-        if len(rows):
-            logprobs[rows] = self.reference.logprobs(self.learner, batch.select(rows))
-        return batch.with_(reference_logprobs=logprobs)
+        return batch.with_(reference_logprobs=self.reference.logprobs(self.learner, batch))
 
-    def rows_to_hold(self, batch: Batch) -> Tensor:
-        """The episodes that the reference is asked about."""
-        return torch.arange(len(batch))
+    def describe(self, update: Update, batch: Batch, everybody: Batch) -> dict[str, float]:
+        """Adds the distance from the reference over all fresh episodes; where none are, over those that were computed.
 
-    def describe(self, update: Update, batch: Batch) -> dict[str, float]:
-        """Adds the distance from the reference."""
-        metrics = super().describe(update, batch)
-        if self.reference is not None:
-            metrics["kl"] = masked_mean(kl_estimate(update.logprobs, batch.reference_logprobs, "k3"), batch.mask)
+        Of a fresh episode that was not computed, the sampler's log-probabilities are the policy's own.
+        """
+        metrics = super().describe(update, batch, everybody)
+        if self.reference is None:
+            return metrics
+        measured, logprobs = batch, update.logprobs
+        if bool(everybody.fresh.any()):
+            measured = everybody.select(everybody.fresh)
+            logprobs = everybody.logprobs.index_copy(0, batch.row, update.logprobs)[everybody.fresh]
+        metrics["kl"] = masked_mean(kl_estimate(logprobs, measured.reference_logprobs, "k3"), measured.mask)
         return metrics
 
     def companions(self) -> dict[str, Companion]:

@@ -39,6 +39,12 @@ class Batch:
     """[episodes, length] the credit of each token; 0 until an algorithm gives it."""
     reference_logprobs: Tensor
     """[episodes, length] the reference policy's log-probabilities; 0 where no reference is used."""
+    row: Tensor
+    """[episodes] where each one stands in the batch that this is a part of."""
+    fresh: Tensor
+    """[episodes] True where the weights that are about to learn are those that sampled the episode."""
+    held: Tensor
+    """[episodes] True where the KL to the reference is part of the loss."""
     entropies: Tensor
     """[episodes, length] the learner's entropy where a token was chosen; only in a loss, with its gradient."""
     values: Tensor
@@ -57,26 +63,55 @@ class Batch:
         """Lays episodes out side by side: those of one group, and in it those that begin alike, are neighbours."""
         numbers = {key: number for number, key in enumerate(dict.fromkeys(_group_key(e) for e in episodes))}
         episodes = sorted(episodes, key=lambda episode: (numbers[_group_key(episode)], episode.tokens))
-        mask = _padded([episode.mask for episode in episodes], torch.bool)
-        blank = torch.zeros(mask.shape)
-        return cls(
+        return cls.from_tensors(
             tokens=_padded([episode.tokens for episode in episodes], torch.long),
             lengths=torch.tensor([len(episode.tokens) for episode in episodes]),
-            mask=mask,
+            mask=_padded([episode.mask for episode in episodes], torch.bool),
             logprobs=_padded([episode.logprobs for episode in episodes], torch.float32),
             step_index=_padded([episode.step_index for episode in episodes], torch.long, filler=-1),
             rewards=_padded([episode.rewards for episode in episodes], torch.float32),
             step_count=torch.tensor([len(episode.steps) for episode in episodes]),
             group=torch.tensor([numbers[_group_key(episode)] for episode in episodes]),
             policy_version=torch.tensor([episode.steps[-1].action.policy_version for episode in episodes]),
+        )
+
+    @classmethod
+    def from_tensors(
+        cls,
+        *,
+        tokens: Tensor,
+        lengths: Tensor,
+        mask: Tensor,
+        logprobs: Tensor,
+        step_index: Tensor,
+        rewards: Tensor,
+        step_count: Tensor,
+        group: Tensor,
+        policy_version: Tensor,
+    ) -> Batch:
+        """What was sampled, with all that learning adds still blank: nothing fresh, every episode held."""
+        blank, everybody = torch.zeros_like(logprobs), torch.ones(len(tokens), dtype=torch.bool)
+        return cls(
+            tokens=tokens,
+            lengths=lengths,
+            mask=mask,
+            logprobs=logprobs,
+            step_index=step_index,
+            rewards=rewards,
+            step_count=step_count,
+            group=group,
+            policy_version=policy_version,
             advantages=blank,
             reference_logprobs=blank,
+            row=torch.arange(len(tokens)),
+            fresh=~everybody,
+            held=everybody,
             entropies=blank,
             values=blank,
             old_values=blank,
             value_targets=blank,
             total_tokens=max(int(mask.sum()), 1),
-            total_episodes=len(episodes),
+            total_episodes=len(tokens),
         )
 
     def __len__(self) -> int:

@@ -73,9 +73,8 @@ def trl_loss(loss_type: str, logprobs: Tensor, *, level: str = "token", low: flo
 
 
 def our_batch() -> Batch:
-    blank = torch.zeros(ROWS, LENGTH)
-    return Batch(
-        tokens=blank.long(),
+    return Batch.from_tensors(
+        tokens=torch.zeros(ROWS, LENGTH, dtype=torch.long),
         lengths=MASK.sum(dim=1),
         mask=MASK,
         logprobs=OLD,
@@ -84,15 +83,7 @@ def our_batch() -> Batch:
         step_count=torch.ones(ROWS, dtype=torch.long),
         group=torch.zeros(ROWS, dtype=torch.long),
         policy_version=torch.zeros(ROWS, dtype=torch.long),
-        advantages=ADVANTAGES[:, None] * MASK,
-        reference_logprobs=REFERENCE,
-        entropies=blank,
-        values=blank,
-        old_values=blank,
-        value_targets=blank,
-        total_tokens=int(MASK.sum()),
-        total_episodes=ROWS,
-    )
+    ).with_(advantages=ADVANTAGES[:, None] * MASK, reference_logprobs=REFERENCE)
 
 
 CASES = [

@@ -134,8 +134,7 @@ KL_NAMES = ["reinforce", "reinforce-stable", "rloo", "grpo", "dr-grpo", "dapo", 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 @pytest.mark.parametrize("name", [*KL_NAMES, "distill"])
 def test_a_kl_in_the_loss_has_the_gradient_of_each_tokens_own_kl(name, estimator):
-    extra = {"teacher": "t"} if name == "distill" else {"kl_on_silent_groups": True}
-    extra |= {"filter_groups": False} if name == "dapo" else {}
+    extra = {"distill": {"teacher": "t"}, "dapo": {"filter_groups": False}}.get(name, {})
     algorithm = bare(name, kl_coeff=0.3, kl_estimator=estimator, averaging="token", **extra)
     nothing, reference = torch.zeros(len(SEQUENCES), 1, dtype=torch.float64), table(1)
     exact = -0.3 * gradient(lambda logits: state_kl(logits, reference)) / LENGTH
@@ -233,7 +232,7 @@ def test_ppo_without_clip_and_with_full_traces_is_unbiased_whatever_the_critic_s
             )
             values = torch.cat([critic.new_zeros(1), critic])[states] * batch.mask
             algorithm.critic.values = lambda _: values
-            return algorithm.prepare(batch)
+            return batch
 
         update = expected_update(algorithm, rewards, 1, change=look_ahead, two_steps=two_steps)
         assert close(update, exact)
@@ -241,11 +240,10 @@ def test_ppo_without_clip_and_with_full_traces_is_unbiased_whatever_the_critic_s
 
 def test_ppos_kl_in_the_reward_has_the_gradient_of_the_kl_of_whole_sequences():
     algorithm = bare("ppo", kl_coeff=0.3, kl_place="reward", trace=1.0, normalisation="none", clip=1e9)
-    algorithm.learner, algorithm.reference.logprobs = None, lambda _, batch: batch.reference_logprobs
     algorithm.critic.values = lambda batch: torch.full_like(batch.logprobs, 0.4) * batch.mask
     nothing, reference = torch.zeros(len(SEQUENCES), 1, dtype=torch.float64), table(1)
     exact = -0.3 * gradient(lambda logits: sequence_kl(logits, reference)) / LENGTH
-    assert close(expected_update(algorithm, nothing, 2, reference=reference, change=algorithm.prepare), exact)
+    assert close(expected_update(algorithm, nothing, 2, reference=reference), exact)
 
 
 def test_expert_iteration_imitates_what_succeeded_and_nothing_else():
@@ -328,14 +326,13 @@ def test_a_group_that_is_equal_but_for_a_penalty_is_not_blown_up():
 
 @pytest.mark.parametrize("name", ["reinforce-stable", "grpo", "rloo"])
 def test_credit_that_is_only_rounding_is_no_credit(name):
-    """Eight equal rewards whose float32 mean is not quite that number: nothing is held, so nothing may be learnt."""
+    """Eight equal rewards whose float32 mean is not quite that number: a silent group, so nothing may be learnt."""
     equal = torch.full((len(SEQUENCES), 1), 0.1, dtype=torch.float64)
     batch = batch_of(range(8), equal, table(0), table(1))
     batch = batch.with_(rewards=batch.rewards.float())
-    algorithm = bare(name, kl_coeff=0.1)
+    algorithm = bare(name, kl_coeff=0.1, kl_on_silent_groups=False)
     batch = batch.with_(advantages=algorithm.advantages(batch))
     assert 0 < batch.advantages.abs().max() < 1e-6
-    assert not len(algorithm.rows_to_hold(batch))
     assert not len(algorithm.learnable(batch))
 
 

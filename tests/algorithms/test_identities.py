@@ -49,10 +49,9 @@ def test_ppo_without_clip_and_with_one_epoch_is_reinforce_with_the_critic_as_its
     values = torch.full_like(episodes.logprobs, 0.4) * episodes.mask
     algorithm = bare("ppo", trace=1.0, normalisation="none", clip=1e9, updates_per_iteration=1)
     algorithm.critic.values = lambda _: values
-    prepared = algorithm.prepare(episodes)
     reinforce = bare("reinforce", baseline="running")
     reinforce.memory["mean_reward"] = 0.4
-    assert torch.allclose(slope(algorithm, prepared), slope(reinforce, episodes))
+    assert torch.allclose(slope(algorithm, episodes), slope(reinforce, episodes))
 
 
 def test_cispo_is_reinforce_with_grpos_advantages():
@@ -105,10 +104,9 @@ def test_neither_the_order_nor_the_cut_into_micro_batches_matters(name, order, c
     algorithm.greedy_returns = torch.tensor([0.3, 0.6], dtype=torch.float64)
     algorithm.critic.values = lambda batch: batch.tokens * 0.1 * batch.mask
     reference = table(1)
-    prepare = algorithm.prepare if name == "ppo" else lambda batch: batch
-    whole = prepare(batch_of(GROUP, REWARDS, table(2), reference, group=NUMBERS))
+    whole = batch_of(GROUP, REWARDS, table(2), reference, group=NUMBERS)
     shuffled = [GROUP[i] for i in order]
-    again = prepare(batch_of(shuffled, REWARDS, table(2), reference, group=[NUMBERS[i] for i in order]))
+    again = algorithm.prepare(batch_of(shuffled, REWARDS, table(2), reference, group=[NUMBERS[i] for i in order]))
     again = again.with_(advantages=algorithm.advantages(again))
     logits = table(0).requires_grad_()
     total, edges = 0.0, [0, *sorted(cuts), 6]

@@ -23,8 +23,10 @@ from lmgym.checkpoint import newest_checkpoint
 from lmgym.engines.engine import GO_ON, Verdict
 from lmgym.envs.env import Env, Response
 from lmgym.errors import UserError
+from lmgym.learning.batch import Batch
 from lmgym.learning.language_model import LanguageModel
 from lmgym.learning.lora import LoraSettings
+from lmgym.losses import kl_estimate, masked_mean
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
 from lmgym.types import State
@@ -411,7 +413,7 @@ def test_episodes_on_disk_are_those_of_the_run(tmp_path):
 
 
 @pytest.mark.parametrize("everywhere", [False, True])
-def test_groups_without_an_advantage_are_held_to_the_reference_only_when_asked(everywhere):
+def test_every_group_is_held_to_the_reference_or_only_those_with_an_advantage_but_all_are_measured(everywhere):
     class OneProblemCounts(Vowel):
         def respond(self, state: State, text: str, ended: bool) -> Response:
             response = super().respond(state, text, ended)
@@ -421,9 +423,15 @@ def test_groups_without_an_advantage_are_held_to_the_reference_only_when_asked(e
 
     class Asking(ReinforceStable):
         def loss(self, logprobs, batch):
-            asked.append(len(batch))
+            asked.append(len(batch) if self.iteration == 0 else 0)
             return super().loss(logprobs, batch)
 
-    settings = config(iterations=1, kl_on_silent_groups=everywhere)
-    Asking(chat(), OneProblemCounts(TRAIN[:4]), settings, None, Remembering()).train()
+    settings = config(iterations=2, kl_on_silent_groups=everywhere)
+    algorithm = Asking(chat(), OneProblemCounts(TRAIN[:4]), settings, None, Remembering())
+    algorithm.train()
     assert sum(asked) == (64 if everywhere else 16)
+    batch = Batch.from_episodes(algorithm.buffer.of_iteration(1))
+    reference = algorithm.reference.logprobs(algorithm.learner, batch)
+    measured = masked_mean(kl_estimate(batch.logprobs, reference, "k3"), batch.mask)
+    assert measured > 1e-3
+    assert algorithm.run.history[1]["kl"] == pytest.approx(measured, rel=1e-3)
