@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle, islice
 
+import numpy as np
+
 from lmgym.evaluate import is_correct
 from lmgym.types import Episode
 
@@ -13,6 +15,20 @@ TOO_HARD, TOO_EASY = 0.2, 0.8
 
 POOL = 1024
 """How many problems of a large task are gone through again and again."""
+
+ENDLESS = 100_000
+"""A task with more problems than this is procedural: it is gone through in order, from a random start."""
+
+
+def shuffled_walk(first: int, count: int, size: int, seed: int) -> list[int]:
+    """`count` problems from place `first` on of an endless walk: all of a task's come once before any comes twice."""
+    places = range(first, first + count)
+    if size > ENDLESS:
+        start = int(np.random.default_rng(seed).integers(size))
+        return [(start + place) % size for place in places]
+    epochs = {place // size for place in places}
+    orders = {epoch: np.random.default_rng([seed, epoch]).permutation(size) for epoch in epochs}
+    return [int(orders[place // size][place % size]) for place in places]
 
 
 def success_rates(episodes: Iterable[Episode]) -> dict[str, float]:

@@ -83,6 +83,10 @@ class Distill(PolicyGradient):
         """What the teacher wrote needs no correction: it is imitated, not improved upon."""
         return torch.ones_like(logprobs) if self.config.samples == "teacher" else super().weights(logprobs, batch)
 
+    def has_signal(self, batch: Batch) -> bool:
+        """The teacher has something to say about every episode."""
+        return bool(self.config.kl_coeff) or super().has_signal(batch)
+
     def credit(self, batch: Batch) -> Tensor:
         """The reward, as far as it counts, and 1 for each token that the teacher wrote."""
         imitation = 1.0 if self.config.samples == "teacher" else 0.0

@@ -156,6 +156,12 @@ class PolicyGradient(WithReference):
         following = token_returns(estimates, batch.step_index, getattr(self.config, "discount", 1.0))
         return self.kl_coeff * (own + following) * batch.mask
 
+    def has_signal(self, batch: Batch) -> bool:
+        """Looks at the advantages as they would be without a KL in the reward."""
+        normalise = NORMALISATIONS[self.config.normalisation]
+        earned = normalise(self.credit(batch), torch.zeros_like(batch.logprobs), batch.group, batch.mask)
+        return bool((earned.abs() > NOTHING).any())
+
     def learnable(self, batch: Batch) -> Batch:
         """Episodes that neither advantage nor KL nor entropy moves are not computed; filtered groups do not count."""
         teaching = teaching_groups(batch.advantages, batch.group)

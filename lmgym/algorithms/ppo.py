@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lmgym.advantages import generalised_advantages
+from lmgym.advantages import NOTHING, generalised_advantages
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.policy_gradient import Normalisation, PolicyGradient, PolicyGradientConfig
 from lmgym.algorithms.rl_algorithm import Companion
@@ -104,6 +104,10 @@ class PPO(PolicyGradient):
     def kl_in_reward(self, batch: Batch) -> Tensor:
         """Nothing more: the critic has looked ahead over it already."""
         return torch.zeros_like(batch.advantages)
+
+    def has_signal(self, batch: Batch) -> bool:
+        """The advantages are normalised already."""
+        return bool((batch.advantages.abs() > NOTHING).any())
 
     def learnable(self, batch: Batch) -> Batch:
         """Everybody: even an episode that went as expected confirms the critic."""

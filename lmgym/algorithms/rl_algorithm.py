@@ -11,9 +11,11 @@ from typing import ClassVar, Protocol
 import numpy as np
 from torch import Tensor
 
+from lmgym.advantages import NOTHING
 from lmgym.algorithms.config import RLConfig
+from lmgym.algorithms.learning_signal import without_signal
 from lmgym.buffer import Buffer
-from lmgym.curriculum import POOL, choose_problems, success_rates
+from lmgym.curriculum import ENDLESS, POOL, choose_problems, shuffled_walk, success_rates
 from lmgym.envs.env import Env
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.errors import UserError
@@ -25,9 +27,6 @@ from lmgym.policies.llm_policy import LLMPolicy
 from lmgym.policies.policy import Policy
 from lmgym.run import Run, uninterrupted
 from lmgym.types import Episode, State
-
-COMPARABLE_TASK = 100_000
-"""A task with more problems than this is procedural, and only the problems really trained on are compared."""
 
 
 class Companion(Protocol):
@@ -75,6 +74,7 @@ class RLAlgorithm(ABC):
         self.evaluations: dict[int, Evaluation] = {}
         self.eval_indices: list[int] = []
         self.trained_on: set[str] = set()
+        self._was_silent = False
         if eval_env is not None and self.config.eval_problems:
             self.eval_indices = held_out_indices(eval_env, self.config.eval_problems, avoid=policy.examples)
         self._look_for_contamination()
@@ -142,11 +142,21 @@ class RLAlgorithm(ABC):
             "episodes_learnt": float(len(learnable)),
         }
         self.spend(metrics["tokens"])
+        self._warn_without_signal(seen, batch)
+        return metrics | self.learn(learnable, batch)
+
+    def learn(self, learnable: Batch, everybody: Batch) -> dict[str, float]:
+        """All optimiser steps of an iteration, and what to report of the first; without episodes, of none."""
+        metrics = {} if len(learnable) else self.describe(self.learner.observe(everybody), everybody, everybody)
         for index in range(self.config.updates_per_iteration):
             update = self.optimise(learnable)
             if index == 0 and update is not None:
-                metrics |= self.describe(update, learnable, batch)
+                metrics = self.describe(update, learnable, everybody)
         return metrics
+
+    def has_signal(self, batch: Batch) -> bool:
+        """Whether any episode has something to teach, besides staying near a reference."""
+        return bool((batch.advantages.abs() > NOTHING).any())
 
     def make_batch(self, episodes: Sequence[Episode]) -> Batch:
         """Episodes as tensors, and which of them the policy sampled with the weights that it has now."""
@@ -219,13 +229,7 @@ class RLAlgorithm(ABC):
         if self.config.curriculum:
             return self._fruitful_problems(count, min(size, POOL))
         first = (self.iteration * self.max_helpings + helping) * count
-        places = range(first, first + count)
-        if size > COMPARABLE_TASK:
-            start = int(np.random.default_rng(self.config.seed).integers(size))
-            return [(start + place) % size for place in places]
-        epochs = {place // size for place in places}
-        orders = {epoch: np.random.default_rng([self.config.seed, epoch]).permutation(size) for epoch in epochs}
-        return [int(orders[place // size][place % size]) for place in places]
+        return shuffled_walk(first, count, size, self.config.seed)
 
     @property
     def max_helpings(self) -> int:
@@ -251,9 +255,9 @@ class RLAlgorithm(ABC):
         return draw(count, random, before=self.iteration)
 
     def _look_for_contamination(self) -> None:
-        """Warns where held-out problems are also trained on, by comparing the problems themselves."""
+        """Warns where held-out problems are also trained on; of an endless task those that really are."""
         problems = self.envs.env.problems
-        if not self.eval_indices or self.eval_env is None or len(problems) > COMPARABLE_TASK:
+        if not self.eval_indices or self.eval_env is None or len(problems) > ENDLESS:
             return
         both = overlap((self.eval_env.problems[index] for index in self.eval_indices), problems)
         self.trained_on |= both
@@ -263,6 +267,13 @@ class RLAlgorithm(ABC):
                 "on, so the accuracy of this run says nothing about new problems; every number is marked. Give others "
                 "with --eval_env."
             )
+
+    def _warn_without_signal(self, episodes: Sequence[Episode], batch: Batch) -> None:
+        """Says why nothing can be learnt, once for as many iterations as that lasts."""
+        silent = not self.has_signal(batch)
+        if silent and not self._was_silent:
+            self.run.warn(without_signal(episodes))
+        self._was_silent = silent
 
     def _speed(self, started: float, collected: float) -> dict[str, float]:
         now = time.perf_counter()

@@ -92,13 +92,10 @@ class Learner:
 
     def step(self, batch: Batch, loss: Loss) -> Update | None:
         """Accumulates the gradient of `loss` over micro-batches and moves the weights once; no episodes, no move."""
-        settings = self.settings
         if not len(batch):
             self.steps_done += 1
             return None
-        rate = settings.learning_rate * learning_rate_factor(
-            self.steps_done, settings.total_steps, settings.schedule, settings.warmup_steps
-        )
+        rate = self.learning_rate()
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=False)
@@ -112,12 +109,27 @@ class Learner:
             logprobs.append(scores.logprobs.detach().cpu())
             entropies.append(scores.entropies.detach().cpu())
         scorer.backward_trunk()
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters().values(), settings.max_gradient_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters().values(), self.settings.max_gradient_norm)
         if norm.isfinite():
             self.optimizer.step()
         self.steps_done += 1
         self.model.version += 1
         return Update(torch.cat(logprobs), torch.cat(entropies), total_loss, float(norm), rate)
+
+    def learning_rate(self) -> float:
+        """The step size of the next optimiser step."""
+        settings = self.settings
+        return settings.learning_rate * learning_rate_factor(
+            self.steps_done, settings.total_steps, settings.schedule, settings.warmup_steps
+        )
+
+    @torch.no_grad()
+    def observe(self, batch: Batch) -> Update:
+        """What an optimiser step would see, without a gradient or a move."""
+        scorer = self._scorer(self.model, batch)
+        scores = [scorer.score(part.tokens, part.mask, part.lengths) for part in self._parts(batch, scorer)]
+        logprobs, entropies = (torch.cat(column).cpu() for column in list(zip(*scores, strict=True))[:2])
+        return Update(logprobs, entropies, 0.0, 0.0, self.learning_rate())
 
     @torch.no_grad()
     def logprobs(self, model: LanguageModel, batch: Batch) -> Tensor:

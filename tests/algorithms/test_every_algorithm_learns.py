@@ -38,6 +38,11 @@ def accuracy(policy, env) -> float:
     return evaluate(policy, env, range(8), samples=16, temperature=1.0, seed=3).mean_reward
 
 
+def alarms(algorithm) -> list[str]:
+    """Warnings but for those of an iteration in which everything was right already."""
+    return [warning for warning in algorithm.run.warnings if "nothing to learn" not in warning]
+
+
 @pytest.fixture(scope="module")
 def teacher():
     """A policy that has learnt the task already."""
@@ -60,7 +65,7 @@ def test_it_learns(name):
     algorithm = train(name, env)
     assert before < 0.35
     assert accuracy(algorithm.policy, env) > 0.8
-    assert not algorithm.run.warnings
+    assert not alarms(algorithm)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +79,7 @@ def test_a_student_learns_from_a_teacher(teacher, given):
     assert accuracy(student, env) < 0.35
     algorithm = train("distill", env, student, ref_policy=teacher, teacher="teacher", **given)
     assert accuracy(algorithm.policy, env) > 0.7
-    assert not algorithm.run.warnings
+    assert not alarms(algorithm)
 
 
 @pytest.mark.parametrize("name", ["dpo", "expert-iteration"])
