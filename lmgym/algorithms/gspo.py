@@ -29,6 +29,6 @@ class GSPO(GRPO):
     Config: ClassVar[type[RLConfig]] = GSPOConfig
     config: GSPOConfig
 
-    def ratios(self, logprobs: Tensor, batch: Batch) -> Tensor:
+    def ratios(self, logprobs: Tensor, old: Tensor, batch: Batch) -> Tensor:
         """How much likelier each episode is now, on each of its tokens."""
-        return sequence_ratios(logprobs, batch.logprobs, batch.mask)
+        return sequence_ratios(logprobs, old, batch.mask)

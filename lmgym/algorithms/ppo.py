@@ -17,7 +17,15 @@ from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
 from lmgym.learning.critic import Critic, make_value_head
 from lmgym.learning.learner import Learner, Update
-from lmgym.losses import AVERAGES, KLEstimator, clipped, clipped_value_error, token_ratios
+from lmgym.losses import (
+    AVERAGES,
+    KLEstimator,
+    clipped,
+    clipped_value_error,
+    old_logprobs,
+    sampler_weights,
+    token_ratios,
+)
 
 
 @dataclass
@@ -30,6 +38,8 @@ class PPOConfig(PolicyGradientConfig):
     """batch makes the advantages of all tokens one population."""
     clip: float = 0.2
     """A token's probability need not move further than this share of what it was."""
+    max_sampler_ratio: float = 2.0
+    """A token weighs as much as it was likelier to the learner than to the sampler, up to this; 0 is no correction."""
     critic: Literal["head", "model"] = "head"
     """head: one number more from the policy's own network; model: a second network, which costs as much again."""
     gae: Literal["tokens", "steps"] = "tokens"
@@ -115,7 +125,9 @@ class PPO(PolicyGradient):
 
     def objective(self, logprobs: Tensor, batch: Batch) -> Tensor:
         """The clip, token by token."""
-        return clipped(token_ratios(logprobs, batch.logprobs), batch.advantages, self.config.clip, self.config.clip)
+        config, old = self.config, old_logprobs(logprobs, batch)
+        weights = sampler_weights(old, batch, config.max_sampler_ratio)
+        return weights * clipped(token_ratios(logprobs, old), batch.advantages, config.clip, config.clip)
 
     def loss(self, logprobs: Tensor, batch: Batch) -> Tensor:
         """The policy's loss and, where the critic is a head on it, the critic's."""

@@ -152,6 +152,7 @@ class RLAlgorithm(ABC):
             update = self.optimise(learnable)
             if index == 0 and update is not None:
                 metrics = self.describe(update, learnable, everybody)
+                learnable = learnable.after_first_update(update.logprobs)
         return metrics
 
     def has_signal(self, batch: Batch) -> bool:

@@ -42,7 +42,13 @@ class Batch:
     row: Tensor
     """[episodes] where each one stands in the batch that this is a part of."""
     fresh: Tensor
-    """[episodes] True where the weights that are about to learn are those that sampled the episode."""
+    """[episodes] True where the weights that are about to learn are those that sampled the episode.
+
+    Its ratios are then against the learner's own log-probabilities, which the sampler's only approximate.
+    """
+    old_logprobs: Tensor
+    """[episodes, length] what ratios of all other episodes are against: the learner's log-probabilities in the first
+    update of this iteration, or the sampler's of an older episode."""
     held: Tensor
     """[episodes] True where the KL to the reference is part of the loss."""
     entropies: Tensor
@@ -105,6 +111,7 @@ class Batch:
             reference_logprobs=blank,
             row=torch.arange(len(tokens)),
             fresh=~everybody,
+            old_logprobs=logprobs,
             held=everybody,
             entropies=blank,
             values=blank,
@@ -137,6 +144,11 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         """The same on a device."""
         return self._map(lambda tensor: tensor.to(device))
+
+    def after_first_update(self, logprobs: Tensor) -> Batch:
+        """The same episodes for later updates, given the learner's log-probabilities in the first."""
+        old = torch.where(self.fresh[:, None], logprobs, self.old_logprobs)
+        return replace(self, old_logprobs=old, fresh=torch.zeros_like(self.fresh))
 
     def at_every_token(self, per_episode: Tensor) -> Tensor:
         """Spreads one value per episode over all tokens that it chose, 0 elsewhere."""

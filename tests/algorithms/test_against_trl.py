@@ -90,7 +90,7 @@ CASES = [
     ("grpo", {}, "grpo", "token", 0.2, 0.2),
     ("grpo", {"averaging": "token"}, "bnpo", "token", 0.2, 0.2),
     ("dr-grpo", {}, "dr_grpo", "token", 0.2, 0.2),
-    ("dapo", {}, "dapo", "token", 0.2, 0.28),
+    ("dapo", {"kl_on_silent_groups": False}, "dapo", "token", 0.2, 0.28),
     ("gspo", {}, "grpo", "sequence", 3e-4, 4e-4),
     ("gspo", {"clip_low": 0.1, "clip_high": 0.1}, "grpo", "sequence", 0.1, 0.1),
     ("cispo", {}, "cispo", "token", 0.2, 5.0),

@@ -126,7 +126,9 @@ def update(name: str, logits: Tensor, **settings) -> Tensor:
     algorithm.greedy_returns = torch.tensor([GREEDY], dtype=torch.float64)
     algorithm.critic.values = lambda batch: VALUES * batch.mask
     behaviour = actor(name, logits)
-    return expected_update(algorithm, SUCCESS, 2, logits=logits, behaviour=behaviour, reference=REFERENCE)
+    fresh = torch.full((2,), behaviour is logits)
+    given = {"logits": logits, "behaviour": behaviour, "reference": REFERENCE}
+    return expected_update(algorithm, SUCCESS, 2, change=lambda batch: batch.with_(fresh=fresh), **given)
 
 
 def same(found: Tensor, exact: Tensor) -> bool:

@@ -184,7 +184,8 @@ def test_a_clip_stops_what_has_gone_far_enough_and_nothing_else(name, good):
     advantage = torch.tensor([[1.0 if good else -1.0]], dtype=torch.float64)
     for change in (0.5, 1 - low - 0.01, 1 - low + 0.01, 1.0, 1 + high - 0.01, 1 + high + 0.01, 2.0):
         logprobs = torch.tensor([[change]], dtype=torch.float64).log().requires_grad_()
-        batch = batch_of((0,), REWARDS, table(0)).with_(advantages=advantage, logprobs=torch.zeros_like(advantage))
+        before = torch.zeros_like(advantage)
+        batch = batch_of((0,), REWARDS, table(0)).with_(advantages=advantage, logprobs=before, old_logprobs=before)
         slope = torch.autograd.grad(algorithm.objective(logprobs, batch).sum(), logprobs)[0].item()
         stopped = change > 1 + high if good else change < 1 - low
         assert slope == pytest.approx(0.0 if stopped else -advantage.item() * change)
@@ -208,7 +209,8 @@ def test_sapo_fades_on_both_sides():
         ratio = torch.tensor([[change]], dtype=torch.float64)
         logprobs = ratio.log().requires_grad_()
         one = torch.ones(1, 1, dtype=torch.float64)
-        batch = batch_of((0,), REWARDS, table(0)).with_(advantages=one, logprobs=torch.zeros_like(one))
+        before = torch.zeros_like(one)
+        batch = batch_of((0,), REWARDS, table(0)).with_(advantages=one, logprobs=before, old_logprobs=before)
         slope = torch.autograd.grad(algorithm.objective(logprobs, batch).sum(), logprobs)[0].item() / change
         slopes.append(-slope)
     assert slopes[2] == pytest.approx(1.0)
