@@ -72,6 +72,7 @@ def batch_of(
         step_count=torch.full((count,), rewards.shape[1]),
         group=torch.tensor(group if group is not None else [0] * count),
         policy_version=torch.zeros(count, dtype=torch.long),
+        seed=torch.arange(count),
     )
     if reference is None:
         return batch

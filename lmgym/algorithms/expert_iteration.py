@@ -50,7 +50,8 @@ class ExpertIteration(Imitation):
 
     def advantages(self, batch: Batch) -> Tensor:
         """1 for what is kept, 0 for the rest."""
-        return batch.at_every_token(best_of_group(batch.returns, batch.group, self.config.keep or len(batch)))
+        kept = best_of_group(batch.returns, batch.group, self.config.keep or len(batch), batch.seed)
+        return batch.at_every_token(kept)
 
     def learnable(self, batch: Batch) -> Batch:
         """Only what is kept, and averaged as if there had been nothing else."""

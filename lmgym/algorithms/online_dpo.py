@@ -42,7 +42,7 @@ class OnlineDPO(WithReference):
 
     def advantages(self, batch: Batch) -> Tensor:
         """+1 for the one that is preferred, −1 for the other."""
-        return batch.at_every_token(best_against_worst(batch.returns, batch.group))
+        return batch.at_every_token(best_against_worst(batch.returns, batch.group, batch.seed))
 
     def learnable(self, batch: Batch) -> Batch:
         """Only the pairs, and as if there had been nothing else."""

@@ -35,6 +35,8 @@ class Batch:
     """[episodes] equal for samples of one problem by one policy."""
     policy_version: Tensor
     """[episodes] the version that wrote the last step; versions count optimiser steps."""
+    seed: Tensor
+    """[episodes] what each one was sampled with: a lot that knows nothing of what came of it, to break ties by."""
     advantages: Tensor
     """[episodes, length] the credit of each token; 0 until an algorithm gives it."""
     reference_logprobs: Tensor
@@ -79,6 +81,7 @@ class Batch:
             step_count=torch.tensor([len(episode.steps) for episode in episodes]),
             group=torch.tensor([numbers[_group_key(episode)] for episode in episodes]),
             policy_version=torch.tensor([episode.steps[-1].action.policy_version for episode in episodes]),
+            seed=torch.tensor([episode.steps[0].state.seed for episode in episodes]),
         )
 
     @classmethod
@@ -94,6 +97,7 @@ class Batch:
         step_count: Tensor,
         group: Tensor,
         policy_version: Tensor,
+        seed: Tensor,
     ) -> Batch:
         """What was sampled, with all that learning adds still blank: nothing fresh, every episode held."""
         blank, everybody = torch.zeros_like(logprobs), torch.ones(len(tokens), dtype=torch.bool)
@@ -107,6 +111,7 @@ class Batch:
             step_count=step_count,
             group=group,
             policy_version=policy_version,
+            seed=seed,
             advantages=blank,
             reference_logprobs=blank,
             row=torch.arange(len(tokens)),
