@@ -124,15 +124,12 @@ def per_episode(values: Tensor, batch: Batch) -> Tensor:
 
 
 def per_constant(values: Tensor, batch: Batch) -> Tensor:
-    """The sum over tokens by a length that never changes: unbiased, and no length is favoured (Dr. GRPO).
+    """The sum over tokens by the length that an episode may have at most: unbiased, and no length is favoured.
 
-    Liu et al., 2025, https://arxiv.org/abs/2503.20783.
+    Dr. GRPO; Liu et al., 2025, https://arxiv.org/abs/2503.20783.
     """
-    return (values * batch.mask).sum() / (batch.total_episodes * CONSTANT_LENGTH)
+    return (values * batch.mask).sum() / (batch.total_episodes * batch.length_limit)
 
-
-CONSTANT_LENGTH = 64
-"""What `per_constant` takes an episode to be long; it only scales the gradient."""
 
 Averaging = Literal["token", "episode", "constant"]
 

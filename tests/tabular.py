@@ -14,6 +14,8 @@ from lmgym.algorithms.registry import find_algorithm
 from lmgym.learning.batch import Batch
 
 VOCABULARY, LENGTH = 3, 2
+LIMIT = 64
+"""How long an episode might have been."""
 SEQUENCES = list(itertools.product(range(VOCABULARY), repeat=LENGTH))
 PREFIXES = [(), *itertools.product(range(VOCABULARY), repeat=1)]
 STATES = [[PREFIXES.index(sequence[:place]) for place in range(LENGTH)] for sequence in SEQUENCES]
@@ -73,7 +75,7 @@ def batch_of(
         group=torch.tensor(group if group is not None else [0] * count),
         policy_version=torch.zeros(count, dtype=torch.long),
         seed=torch.arange(count),
-    )
+    ).with_(length_limit=LIMIT)
     if reference is None:
         return batch
     return batch.with_(reference_logprobs=after_prompt(logprobs_of(reference, sequences)))

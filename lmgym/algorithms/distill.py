@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lmgym.advantages import over_group
+from lmgym.advantages import NOTHING, over_group
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.policy_gradient import PolicyGradient, PolicyGradientConfig
+from lmgym.algorithms.policy_gradient import NORMALISATIONS, PolicyGradient, PolicyGradientConfig
 from lmgym.envs.env import Env
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
@@ -85,10 +85,19 @@ class Distill(PolicyGradient):
 
     def has_signal(self, batch: Batch) -> bool:
         """The teacher has something to say about every episode."""
-        return bool(self.config.kl_coeff) or super().has_signal(batch)
+        return bool(self.config.kl_coeff) or bool((batch.advantages.abs() > NOTHING).any())
 
     def credit(self, batch: Batch) -> Tensor:
-        """The reward, as far as it counts, and 1 for each token that the teacher wrote."""
-        imitation = 1.0 if self.config.samples == "teacher" else 0.0
-        earned = self.config.reward_coeff * over_group(batch.returns, batch.group)
-        return batch.at_every_token(earned + imitation)
+        """The reward over the group's mean."""
+        return batch.at_every_token(over_group(batch.returns, batch.group))
+
+    def advantages(self, batch: Batch) -> Tensor:
+        """The normalised reward, as far as it counts, less a KL in the reward; 1 for each token that a teacher wrote.
+
+        The coefficient comes after the normalisation, which would cancel it, and the KL is not normalised: it is what
+        is learnt.
+        """
+        normalise = NORMALISATIONS[self.config.normalisation]
+        earned = normalise(self.credit(batch), torch.zeros_like(batch.logprobs), batch.group, batch.mask)
+        imitation = batch.mask.to(earned.dtype) if self.config.samples == "teacher" else 0.0
+        return self.config.reward_coeff * earned + imitation - self.kl_in_reward(batch)

@@ -160,9 +160,16 @@ class RLAlgorithm(ABC):
         return bool((batch.advantages.abs() > NOTHING).any())
 
     def make_batch(self, episodes: Sequence[Episode]) -> Batch:
-        """Episodes as tensors, and which of them the policy sampled with the weights that it has now."""
+        """Episodes as tensors, how long they may be, and which were sampled with the weights as they are now."""
         batch = Batch.from_episodes(episodes)
-        return batch.with_(fresh=batch.policy_version == self.policy.model.version)
+        fresh = batch.policy_version == self.policy.model.version
+        return batch.with_(fresh=fresh, length_limit=self.length_limit())
+
+    def length_limit(self) -> int:
+        """Tokens per action times actions per episode, where the environment limits those; at most the context."""
+        env = self.envs.env
+        actions = int(getattr(env, "max_steps", 1)) if getattr(env, "stepwise", True) else 1
+        return min(self.policy.max_tokens * actions, self.policy.model.context_length)
 
     def spend(self, tokens: float) -> None:
         """Counts generated tokens."""

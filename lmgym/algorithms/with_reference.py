@@ -22,7 +22,8 @@ class WithReferenceConfig(RLConfig):
     """How strongly, and to whom, the policy is held."""
 
     kl_coeff: float = 0.0
-    """How strongly the policy is held to the reference; 0 computes no reference at all."""
+    """How strongly the policy is held to the reference; 0 computes no reference at all. With --top_k or --top_p the
+    reference keeps each sampled token even where its own cut would not, so the KL is only near to one."""
     update_reference_every: int = 0
     """Let the reference catch up with the policy after every so many iterations; 0 is never."""
 
@@ -59,6 +60,11 @@ class WithReference(RLAlgorithm):
             raise UserError(
                 f"{ref_policy.model.name} has other weights than {policy.model.name}, so it cannot catch up with it: "
                 "leave --update_reference_every out."
+            )
+        if self.config.kl_coeff and policy.distribution.is_cut:
+            self.run.warn(
+                "under --top_k or --top_p the KL to the reference is only near to one: the reference keeps each "
+                "sampled token, even where its own cut would not."
             )
         if self.config.kl_coeff:
             self.reference = make_reference(policy.model, ref_policy.model if ref_policy else None)

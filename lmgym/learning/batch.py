@@ -65,6 +65,8 @@ class Batch:
     """Chosen tokens in the whole optimiser step: the denominator that no micro-batch changes."""
     total_episodes: int
     """Episodes in the whole optimiser step."""
+    length_limit: int
+    """Tokens that an episode may have at most, the same for every batch of a run; 1 until an algorithm sets it."""
 
     @classmethod
     def from_episodes(cls, episodes: Sequence[Episode]) -> Batch:
@@ -124,6 +126,7 @@ class Batch:
             value_targets=blank,
             total_tokens=max(int(mask.sum()), 1),
             total_episodes=len(tokens),
+            length_limit=1,
         )
 
     def __len__(self) -> int:
@@ -134,9 +137,9 @@ class Batch:
         """[episodes] the undiscounted sum of each one's rewards."""
         return self.rewards.sum(dim=1)
 
-    def with_(self, **tensors: Tensor) -> Batch:
-        """The same episodes with some of the tensors filled in, such as their advantages."""
-        return replace(self, **tensors)  # type: ignore[arg-type]
+    def with_(self, **filled: Any) -> Batch:
+        """The same episodes with some of the fields filled in, such as their advantages."""
+        return replace(self, **filled)
 
     def select(self, rows: Tensor) -> Batch:
         """Some of the episodes; the totals stay those of the whole."""

@@ -7,11 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tabular import bare
+from tabular import LIMIT, bare
 from torch import Tensor
 
 from lmgym.learning.batch import Batch
-from lmgym.losses import CONSTANT_LENGTH
 
 pytest.importorskip("trl", reason="TRL is not installed; pip install 'lmgym[peers]' to compare with it")
 
@@ -47,7 +46,7 @@ def trl_loss(loss_type: str, logprobs: Tensor, *, level: str = "token", low: flo
         use_vllm=False,
         model=SimpleNamespace(training=True),
         current_gradient_accumulation_steps=1,
-        max_completion_length=CONSTANT_LENGTH,
+        max_completion_length=LIMIT,
         _entropy_bonus_enabled=False,
         _metrics={"train": defaultdict(list)},
         accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x),
@@ -84,7 +83,7 @@ def our_batch() -> Batch:
         group=torch.zeros(ROWS, dtype=torch.long),
         policy_version=torch.zeros(ROWS, dtype=torch.long),
         seed=torch.arange(ROWS),
-    ).with_(advantages=ADVANTAGES[:, None] * MASK, reference_logprobs=REFERENCE)
+    ).with_(advantages=ADVANTAGES[:, None] * MASK, reference_logprobs=REFERENCE, length_limit=LIMIT)
 
 
 CASES = [

@@ -9,6 +9,7 @@ import pytest
 import torch
 from tabular import (
     LENGTH,
+    LIMIT,
     PREFIXES,
     SEQUENCES,
     STATES,
@@ -22,7 +23,6 @@ from tabular import (
 from torch import Tensor
 
 from lmgym.algorithms.registry import ALGORITHMS
-from lmgym.losses import CONSTANT_LENGTH
 
 SUCCESS = torch.tensor([float(number in (0, 4)) for number in range(len(SEQUENCES))], dtype=torch.float64)[:, None]
 REFERENCE = table(1)
@@ -43,7 +43,7 @@ def policy(lift: float) -> Tensor:
 
 
 def scale(name: str) -> float:
-    return 1 / (CONSTANT_LENGTH if name in CONSTANT else LENGTH)
+    return 1 / (LIMIT if name in CONSTANT else LENGTH)
 
 
 def state_kl(logits: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tabular import (
     LENGTH,
+    LIMIT,
     SEQUENCES,
     STATES,
     bare,
@@ -22,8 +23,6 @@ from tabular import (
     table,
 )
 from torch import Tensor
-
-from lmgym.losses import CONSTANT_LENGTH
 
 GENERATOR = torch.Generator().manual_seed(5)
 REWARDS = torch.rand(len(SEQUENCES), 1, dtype=torch.float64, generator=GENERATOR)
@@ -58,13 +57,13 @@ TRUTH = gradient(expected_return)
     [
         ("reinforce", {"baseline": "none"}, 1, 1 / LENGTH),
         ("reinforce", {"baseline": "running", "averaging": "episode"}, 1, 1 / LENGTH),
-        ("reinforce", {"baseline": "none", "averaging": "constant"}, 2, 1 / CONSTANT_LENGTH),
+        ("reinforce", {"baseline": "none", "averaging": "constant"}, 2, 1 / LIMIT),
         ("reinforce", {}, 2, 1 / 2 / LENGTH),  # a group's own mean takes one part in its size away
         ("reinforce", {}, 3, 2 / 3 / LENGTH),
         ("reinforce-stable", {"kl_coeff": 0.0}, 2, 1 / 2 / LENGTH),
-        ("rloo", {}, 2, 1 / CONSTANT_LENGTH),
-        ("rloo", {}, 3, 1 / CONSTANT_LENGTH),
-        ("dr-grpo", {}, 2, 1 / 2 / CONSTANT_LENGTH),
+        ("rloo", {}, 2, 1 / LIMIT),
+        ("rloo", {}, 3, 1 / LIMIT),
+        ("dr-grpo", {}, 2, 1 / 2 / LIMIT),
         ("dr-grpo", {"averaging": "token"}, 3, 2 / 3 / LENGTH),
         ("cispo", {"normalisation": "none"}, 2, 1 / 2 / LENGTH),
         ("sapo", {"normalisation": "none"}, 2, 1 / 2 / LENGTH),
@@ -99,7 +98,7 @@ def test_maxrl_climbs_the_first_terms_of_the_log_likelihood(group_size):
         return sum((1 - failure**k) / k for k in range(1, group_size))
 
     update = expected_update(bare("maxrl"), SUCCESS, group_size)
-    assert close(update, gradient(harmonic) / CONSTANT_LENGTH)
+    assert close(update, gradient(harmonic) / LIMIT)
 
 
 def standardised(group: tuple[int, ...]) -> Tensor:
@@ -357,10 +356,25 @@ def test_groups_without_a_signal_leave_the_average_only_when_they_are_filtered()
         assert (learnable.total_episodes, learnable.total_tokens) == totals
 
 
+@pytest.mark.parametrize("normalisation", ["none", "group", "batch"])
+def test_the_reward_counts_as_much_as_asked_for_beside_a_teacher(normalisation):
+    """The coefficient scales the reward's part of the update, however that is normalised."""
+    once, twice, never = (
+        expected_update(
+            bare("distill", teacher="t", reward_coeff=coefficient, normalisation=normalisation),
+            REWARDS,
+            2,
+            reference=table(1),
+        )
+        for coefficient in (1.0, 2.0, 0.0)
+    )
+    assert close(twice - never, 2 * (once - never))
+
+
 def test_a_longer_loss_than_necessary_would_be_seen():
     """The checks above can fail: a wrong sign or scale is not close."""
     algorithm = bare("rloo")
     update = expected_update(algorithm, REWARDS, 2)
-    assert not close(-update, TRUTH / CONSTANT_LENGTH)
-    assert not close(1.01 * update, TRUTH / CONSTANT_LENGTH)
+    assert not close(-update, TRUTH / LIMIT)
+    assert not close(1.01 * update, TRUTH / LIMIT)
     assert loss_of(algorithm, batch_of((0, 1), REWARDS, table(0)), table(0), (0, 1)).ndim == 0

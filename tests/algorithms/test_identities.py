@@ -9,12 +9,11 @@ import torch
 from hand_made import Turn, make_episode
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tabular import SEQUENCES, after_prompt, bare, batch_of, logprobs_of, loss_of, table
+from tabular import LIMIT, SEQUENCES, after_prompt, bare, batch_of, logprobs_of, loss_of, table
 
 from lmgym.advantages import generalised_advantages, leave_one_out, over_group
 from lmgym.algorithms.registry import ALGORITHMS
 from lmgym.learning.batch import Batch
-from lmgym.losses import CONSTANT_LENGTH
 
 REWARDS = torch.rand(len(SEQUENCES), 1, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
 GROUP = (0, 4, 7, 2, 2, 8)
@@ -34,7 +33,7 @@ def batch(rewards=REWARDS, sequences=GROUP, group=NUMBERS, behaviour=0):
 def test_grpo_without_its_deviation_is_dr_grpo_up_to_the_averaging():
     plain = slope(bare("grpo", normalisation="none"), batch())
     fixed = slope(bare("dr-grpo"), batch())
-    assert torch.allclose(plain * 2, fixed * CONSTANT_LENGTH)  # every episode here is two tokens long
+    assert torch.allclose(plain * 2, fixed * LIMIT)  # every episode here is two tokens long
 
 
 def test_rloo_equals_its_closed_form():

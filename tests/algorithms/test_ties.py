@@ -15,7 +15,7 @@ from lmgym.envs.env import Env, Response
 from lmgym.learning.batch import Batch
 from lmgym.types import Episode, State
 
-SIZE, GROUPS = 8, 4000
+SIZE, GROUPS = 8, 800
 
 
 def seeded(token: int, reward: float, seed: int, group: int) -> Episode:
