@@ -162,13 +162,17 @@ class PolicyGradient(WithReference):
         earned = normalise(self.credit(batch), torch.zeros_like(batch.logprobs), batch.group, batch.mask)
         return bool((earned.abs() > NOTHING).any())
 
+    def kept(self, batch: Batch, teaching: Tensor) -> Tensor:
+        """[episodes] who is left where groups are filtered: those of groups that teach."""
+        return teaching
+
     def learnable(self, batch: Batch) -> Batch:
         """Episodes that neither advantage nor KL nor entropy moves are not computed; filtered groups do not count."""
         teaching = teaching_groups(batch.advantages, batch.group)
         held = torch.ones_like(teaching) if self.config.kl_on_silent_groups else teaching
         batch = batch.with_(held=held)
         if self.config.filter_groups:
-            batch = batch.select(teaching).recounted()
+            batch = batch.select(self.kept(batch, teaching)).recounted()
         moved = batch.advantages.abs().amax(dim=1) > NOTHING
         if self.reference is not None and self.config.kl_place == "loss":
             moved |= batch.held
