@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lmgym.buffer import group_key
 from lmgym.learning.packing import shared_with_previous
 from lmgym.types import Episode
 
@@ -71,8 +72,8 @@ class Batch:
     @classmethod
     def from_episodes(cls, episodes: Sequence[Episode]) -> Batch:
         """Lays episodes out side by side: those of one group, and in it those that begin alike, are neighbours."""
-        numbers = {key: number for number, key in enumerate(dict.fromkeys(_group_key(e) for e in episodes))}
-        episodes = sorted(episodes, key=lambda episode: (numbers[_group_key(episode)], episode.tokens))
+        numbers = {key: number for number, key in enumerate(dict.fromkeys(group_key(e) for e in episodes))}
+        episodes = sorted(episodes, key=lambda episode: (numbers[group_key(episode)], episode.tokens))
         return cls.from_tensors(
             tokens=_padded([episode.tokens for episode in episodes], torch.long),
             lengths=torch.tensor([len(episode.tokens) for episode in episodes]),
@@ -81,7 +82,7 @@ class Batch:
             step_index=_padded([episode.step_index for episode in episodes], torch.long, filler=-1),
             rewards=_padded([episode.rewards for episode in episodes], torch.float32),
             step_count=torch.tensor([len(episode.steps) for episode in episodes]),
-            group=torch.tensor([numbers[_group_key(episode)] for episode in episodes]),
+            group=torch.tensor([numbers[group_key(episode)] for episode in episodes]),
             policy_version=torch.tensor([episode.steps[-1].action.policy_version for episode in episodes]),
             seed=torch.tensor([episode.steps[0].state.seed for episode in episodes]),
         )
@@ -221,11 +222,6 @@ class Batch:
             if isinstance(value := getattr(self, field.name), Tensor)
         }
         return replace(self, **changed)
-
-
-def _group_key(episode: Episode) -> tuple[int, int]:
-    """Groups are numbered anew in every iteration: replayed ones must not meet fresh ones of the same number."""
-    return episode.iteration, episode.group
 
 
 def _padded(rows: Sequence[Sequence[Any]], dtype: torch.dtype, filler: float = 0) -> Tensor:
