@@ -131,13 +131,15 @@ def teaching_groups(credit: Tensor, group: Tensor) -> Tensor:
     return sums[group] > 0
 
 
-def generalised_advantages(rewards: Tensor, values: Tensor, real: Tensor, discount: float, trace: float) -> Tensor:
+def generalised_advantages(
+    rewards: Tensor, values: Tensor, last_values: Tensor, real: Tensor, discount: float, trace: float
+) -> Tensor:
     """GAE [episodes, places] over those places that are `real` (Schulman et al., 2016, https://arxiv.org/abs/1506.02438).
 
-    A place is a token or a step; the value of what follows the last real one is 0.
+    A place is a token or a step; `last_values` [episodes] is what is expected after the last real one, 0 if it is over.
     """
     advantages = torch.zeros_like(values)
-    following_value = torch.zeros_like(values[:, 0])
+    following_value = last_values
     following = torch.zeros_like(values[:, 0])
     for place in reversed(range(values.shape[1])):
         surprise = rewards[:, place] + discount * following_value - values[:, place]

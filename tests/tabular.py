@@ -74,11 +74,17 @@ def batch_of(
         step_count=torch.full((count,), rewards.shape[1]),
         group=torch.tensor(group if group is not None else [0] * count),
         policy_version=torch.zeros(count, dtype=torch.long),
+        truncated=torch.zeros(count, dtype=torch.bool),
         seed=torch.arange(count),
     ).with_(length_limit=LIMIT)
     if reference is None:
         return batch
     return batch.with_(reference_logprobs=after_prompt(logprobs_of(reference, sequences)))
+
+
+def critic_of(values: Callable[[Batch], Tensor], after: float = 0.7) -> Callable[[Batch], tuple[Tensor, Tensor]]:
+    """What a critic says; what it expects after the end matters to truncated episodes alone."""
+    return lambda batch: (values(batch), torch.full((len(batch),), after, dtype=torch.float64))
 
 
 def bare(name: str, **settings: Any) -> Any:
@@ -91,7 +97,9 @@ def bare(name: str, **settings: Any) -> Any:
     algorithm.iteration = 0
     asked = SimpleNamespace(logprobs=lambda _, batch: batch.reference_logprobs)
     algorithm.reference = asked if getattr(algorithm.config, "kl_coeff", 0) else None
-    algorithm.critic = SimpleNamespace(learns_alone=True, values=lambda batch: torch.zeros_like(batch.logprobs))
+    algorithm.critic = SimpleNamespace(
+        learns_alone=True, values=critic_of(lambda batch: torch.zeros_like(batch.logprobs))
+    )
     algorithm.learner = None
     return algorithm
 

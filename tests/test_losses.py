@@ -143,6 +143,7 @@ def all_sequences(step_index: list[int], rewards: Tensor) -> Batch:
         step_count=torch.full((len(SEQUENCES),), rewards.shape[1]),
         group=torch.zeros(len(SEQUENCES), dtype=torch.long),
         policy_version=torch.zeros(len(SEQUENCES), dtype=torch.long),
+        truncated=torch.zeros(len(SEQUENCES), dtype=torch.bool),
         seed=torch.arange(len(SEQUENCES)),
     ).with_(reference_logprobs=spread(REFERENCE))
 
@@ -247,6 +248,7 @@ def test_any_cut_into_micro_batches_adds_up_to_the_same_average(case):
         step_count=torch.ones(rows, dtype=torch.long),
         group=torch.zeros(rows, dtype=torch.long),
         policy_version=torch.zeros(rows, dtype=torch.long),
+        truncated=torch.zeros(rows, dtype=torch.bool),
         seed=torch.arange(rows),
     )
     cuts = [torch.tensor([row for row in range(rows) if owner[row] == part]) for part in set(owner)]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from lmgym.algorithms.rl_algorithm import Companion
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
 from lmgym.learning.critic import Critic, make_value_head
-from lmgym.learning.learner import Learner, Update
+from lmgym.learning.learner import Learner, LearnerSettings, Update
 from lmgym.losses import (
     AVERAGES,
     KLEstimator,
@@ -33,7 +34,9 @@ class PPOConfig(PolicyGradientConfig):
     """PPO with a critic that is a head on the policy or a model of its own."""
 
     updates_per_iteration: int = 2
-    """Optimiser steps per iteration, each over the whole batch."""
+    """Passes over the batch per iteration."""
+    minibatches: int = 1
+    """Optimiser steps per pass: each pass deals the groups into so many minibatches, at random."""
     normalisation: Normalisation = "batch"
     """batch makes the advantages of all tokens one population."""
     clip: float = 0.2
@@ -72,12 +75,18 @@ class PPOConfig(PolicyGradientConfig):
             raise UserError("ppo computes every episode for its critic: leave --no-kl_on_silent_groups out.")
         if self.kl_place == "reward" and self.kl_estimator != "k1":
             raise UserError("ppo's KL in the reward is one number per token and must be k1: leave --kl_estimator out.")
+        if self.minibatches < 1 or self.minibatches > max(self.problems_per_iteration, self.replay_episodes):
+            raise UserError(f"--minibatches is {self.minibatches}: it must be from 1 to --problems_per_iteration.")
         if self.discount > 1 or self.trace > 1:
             raise UserError("--discount and --trace must be from 0 to 1.")
 
 
 class PPO(PolicyGradient):
-    """Proximal policy optimisation (https://arxiv.org/abs/1707.06347)."""
+    """Proximal policy optimisation (https://arxiv.org/abs/1707.06347).
+
+    A truncated episode is bootstrapped with the critic's value after its last token, which has not read what the
+    environment would have replied.
+    """
 
     Config: ClassVar[type[RLConfig]] = PPOConfig
     config: PPOConfig
@@ -100,11 +109,13 @@ class PPO(PolicyGradient):
     def prepare(self, batch: Batch) -> Batch:
         """Asks the critic what it expected and works out what came of it."""
         batch = super().prepare(batch)
-        batch = batch.with_(old_values=self.critic.values(batch))
+        values, after = self.critic.values(batch)
+        batch = batch.with_(old_values=values)
         rewards = batch.at_step_ends(batch.rewards)
         if self.config.kl_place == "reward" and self.reference is not None:
             rewards = rewards - self.kl_coeff * (batch.logprobs - batch.reference_logprobs) * batch.mask
-        advantages, targets = LOOKING_AHEAD[self.config.gae](self, rewards, batch)
+        last_values = torch.where(batch.truncated, after, 0.0)
+        advantages, targets = LOOKING_AHEAD[self.config.gae](self, rewards, last_values, batch)
         return batch.with_(advantages=advantages, value_targets=targets)
 
     def credit(self, batch: Batch) -> Tensor:
@@ -141,31 +152,55 @@ class PPO(PolicyGradient):
         errors = clipped_value_error(batch.values, batch.old_values, batch.value_targets, self.config.value_clip)
         return AVERAGES[self.config.averaging](errors, batch)
 
+    def learn(self, learnable: Batch, everybody: Batch) -> dict[str, float]:
+        """Minibatches move the weights within the first pass too, so ratios are against one look at all beforehand."""
+        if self.config.minibatches == 1:
+            return super().learn(learnable, everybody)
+        before = self.learner.observe(learnable)
+        metrics = self.describe(before, learnable, everybody)
+        learnable = learnable.after_first_update(before.logprobs)
+        updates = [
+            self.optimise(part)
+            for index in range(self.config.updates_per_iteration)
+            for part in learnable.minibatches(
+                self.config.minibatches, np.random.default_rng([self.config.seed, self.iteration, 2, index])
+            )
+        ]
+        first = next(update for update in updates if update is not None)
+        return metrics | {"loss": first.loss, "gradient_norm": first.gradient_norm}
+
     def optimise(self, batch: Batch) -> Update | None:
         """A step of the policy, and one of the critic."""
         update = super().optimise(batch)
         self.critic.learn(batch, self.value_loss)
         return update
 
+    def _learner_settings(self) -> LearnerSettings:
+        """Every minibatch is an optimiser step."""
+        settings = super()._learner_settings()
+        return replace(settings, total_steps=settings.total_steps * self.config.minibatches)
+
     def companions(self) -> dict[str, Companion]:
         """The critic goes into the checkpoint too."""
         return super().companions() | {"critic": self.critic}
 
-    def over_tokens(self, rewards: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def over_tokens(self, rewards: Tensor, last_values: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """GAE from token to token."""
-        discount, trace = self.config.discount, self.config.trace
-        advantages = generalised_advantages(rewards, batch.old_values, batch.mask, discount, trace)
+        config = self.config
+        advantages = generalised_advantages(
+            rewards, batch.old_values, last_values, batch.mask, config.discount, config.trace
+        )
         return advantages, (advantages + batch.old_values) * batch.mask
 
-    def over_steps(self, rewards: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def over_steps(self, rewards: Tensor, last_values: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """GAE from step to step: the value before a step's first token, one advantage for all of its tokens."""
         values, real = batch.at_step_starts(batch.old_values)
-        earned = batch.by_step(rewards)
-        advantages = generalised_advantages(earned, values, real, self.config.discount, self.config.trace)
+        earned, config = batch.by_step(rewards), self.config
+        advantages = generalised_advantages(earned, values, last_values, real, config.discount, config.trace)
         return batch.at_tokens(advantages), batch.at_tokens(advantages + values)
 
 
-LOOKING_AHEAD: dict[str, Callable[[PPO, Tensor, Batch], tuple[Tensor, Tensor]]] = {
+LOOKING_AHEAD: dict[str, Callable[[PPO, Tensor, Tensor, Batch], tuple[Tensor, Tensor]]] = {
     "tokens": PPO.over_tokens,
     "steps": PPO.over_steps,
 }

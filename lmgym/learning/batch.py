@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,6 +33,8 @@ class Batch:
     """[episodes, steps] one reward per step, padded with 0."""
     step_count: Tensor
     """[episodes] how many steps are real."""
+    truncated: Tensor
+    """[episodes] True where a limit ended the episode, not the task: it would have gone on."""
     group: Tensor
     """[episodes] equal for samples of one problem by one policy."""
     policy_version: Tensor
@@ -82,6 +85,7 @@ class Batch:
             step_index=_padded([episode.step_index for episode in episodes], torch.long, filler=-1),
             rewards=_padded([episode.rewards for episode in episodes], torch.float32),
             step_count=torch.tensor([len(episode.steps) for episode in episodes]),
+            truncated=torch.tensor([episode.steps[-1].truncated for episode in episodes]),
             group=torch.tensor([numbers[group_key(episode)] for episode in episodes]),
             policy_version=torch.tensor([episode.steps[-1].action.policy_version for episode in episodes]),
             seed=torch.tensor([episode.steps[0].state.seed for episode in episodes]),
@@ -98,6 +102,7 @@ class Batch:
         step_index: Tensor,
         rewards: Tensor,
         step_count: Tensor,
+        truncated: Tensor,
         group: Tensor,
         policy_version: Tensor,
         seed: Tensor,
@@ -112,6 +117,7 @@ class Batch:
             step_index=step_index,
             rewards=rewards,
             step_count=step_count,
+            truncated=truncated,
             group=group,
             policy_version=policy_version,
             seed=seed,
@@ -149,6 +155,12 @@ class Batch:
     def recounted(self) -> Batch:
         """The same episodes, now counted as if there had been no others."""
         return replace(self, total_tokens=max(int(self.mask.sum()), 1), total_episodes=len(self))
+
+    def minibatches(self, count: int, random: np.random.Generator) -> list[Batch]:
+        """Deals whole groups into `count` parts at random, each counted as a whole; fewer groups make fewer parts."""
+        groups = random.permutation(self.group.unique().numpy())
+        parts = [torch.from_numpy(part) for part in np.array_split(groups, count) if len(part)]
+        return [self.select(torch.isin(self.group, part)).recounted() for part in parts]
 
     def to(self, device: torch.device) -> Batch:
         """The same on a device."""

@@ -139,12 +139,13 @@ class Learner:
         return torch.cat([scorer.score(part.tokens, part.mask, part.lengths).logprobs.cpu() for part in parts])
 
     @torch.no_grad()
-    def values(self, batch: Batch) -> Tensor:
-        """The value before each chosen token, as the critic sees it now."""
+    def values(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The value before each chosen token, and after each episode's last one, as the critic sees them now."""
         trunk = common_trunk(batch.tokens, batch.mask, batch.lengths)
         scorer = TokenScorer(self.model, trunk, self.settings.distribution, self.value_head, reads_vocabulary=False)
-        parts = self._parts(batch, scorer)
-        return torch.cat([scorer.score(part.tokens, part.mask, part.lengths).values.cpu() for part in parts])
+        scores = [scorer.score(part.tokens, part.mask, part.lengths) for part in self._parts(batch, scorer)]
+        before = torch.cat([each.values.cpu() for each in scores])
+        return before, torch.cat([each.last_values.cpu() for each in scores])
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
         """The optimiser's moments under the names of their parameters."""

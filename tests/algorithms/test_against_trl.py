@@ -82,6 +82,7 @@ def our_batch() -> Batch:
         step_count=torch.ones(ROWS, dtype=torch.long),
         group=torch.zeros(ROWS, dtype=torch.long),
         policy_version=torch.zeros(ROWS, dtype=torch.long),
+        truncated=torch.zeros(ROWS, dtype=torch.bool),
         seed=torch.arange(ROWS),
     ).with_(advantages=ADVANTAGES[:, None] * MASK, reference_logprobs=REFERENCE, length_limit=LIMIT)
 

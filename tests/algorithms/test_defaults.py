@@ -14,6 +14,7 @@ from tabular import (
     SEQUENCES,
     STATES,
     bare,
+    critic_of,
     expected_update,
     gradient,
     logprobs_of,
@@ -124,7 +125,7 @@ def definition(name: str, logits: Tensor, kl_coeff: float) -> Tensor:
 def update(name: str, logits: Tensor, **settings) -> Tensor:
     algorithm = bare(name, **settings, **({"teacher": "t"} if name == "distill" else {}))
     algorithm.greedy_returns = torch.tensor([GREEDY], dtype=torch.float64)
-    algorithm.critic.values = lambda batch: VALUES * batch.mask
+    algorithm.critic.values = critic_of(lambda batch: VALUES * batch.mask)
     behaviour = actor(name, logits)
     fresh = torch.full((2,), behaviour is logits)
     given = {"logits": logits, "behaviour": behaviour, "reference": REFERENCE}

@@ -137,7 +137,7 @@ def test_the_critic_comes_to_know_what_to_expect():
     from lmgym.learning.batch import Batch
 
     batch = Batch.from_episodes(algorithm.buffer.of_iteration(24))
-    values = algorithm.critic.values(batch)[batch.mask]
+    values = algorithm.critic.values(batch)[0][batch.mask]
     assert (values - 1).abs().mean() < 0.1
 
 

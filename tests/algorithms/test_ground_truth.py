@@ -14,6 +14,7 @@ from tabular import (
     bare,
     batch_of,
     close,
+    critic_of,
     entropies_of,
     expected_update,
     gradient,
@@ -232,7 +233,7 @@ def test_ppo_without_clip_and_with_full_traces_is_unbiased_whatever_the_critic_s
                 [[0, *(1 + s for s in STATES[SEQUENCES.index(tuple(row[1:]))])] for row in batch.tokens.tolist()]
             )
             values = torch.cat([critic.new_zeros(1), critic])[states] * batch.mask
-            algorithm.critic.values = lambda _: values
+            algorithm.critic.values = critic_of(lambda _: values)
             return batch
 
         update = expected_update(algorithm, rewards, 1, change=look_ahead, two_steps=two_steps)
@@ -241,7 +242,7 @@ def test_ppo_without_clip_and_with_full_traces_is_unbiased_whatever_the_critic_s
 
 def test_ppos_kl_in_the_reward_has_the_gradient_of_the_kl_of_whole_sequences():
     algorithm = bare("ppo", kl_coeff=0.3, kl_place="reward", trace=1.0, normalisation="none", clip=1e9)
-    algorithm.critic.values = lambda batch: torch.full_like(batch.logprobs, 0.4) * batch.mask
+    algorithm.critic.values = critic_of(lambda batch: torch.full_like(batch.logprobs, 0.4) * batch.mask)
     nothing, reference = torch.zeros(len(SEQUENCES), 1, dtype=torch.float64), table(1)
     exact = -0.3 * gradient(lambda logits: sequence_kl(logits, reference)) / LENGTH
     assert close(expected_update(algorithm, nothing, 2, reference=reference), exact)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from small_tasks import TRAIN, Remembering, Vowel, chat
-from tabular import LENGTH, SEQUENCES, bare, expected_update, logprobs_of, probabilities, table
+from tabular import LENGTH, SEQUENCES, bare, critic_of, expected_update, logprobs_of, probabilities, table
 from torch import Tensor
 
 from lmgym.algorithms.registry import find_algorithm
@@ -25,7 +25,7 @@ def update(name: str, sampler: Tensor, fresh: bool = True, **settings) -> Tensor
     given = {"normalisation": "none", "averaging": "token", **settings}
     given |= {"kl_coeff": 0.0, "baseline": "group"} if name == "reinforce-pp" else {}
     algorithm = bare(name, **given, **({"trace": 1.0} if name == "ppo" else {}))
-    algorithm.critic.values = lambda batch: batch.at_every_token(torch.full_like(batch.returns, 0.5))
+    algorithm.critic.values = critic_of(lambda batch: batch.at_every_token(torch.full_like(batch.returns, 0.5)))
     return expected_update(
         algorithm, REWARDS, 2, behaviour=sampler, change=lambda batch: batch.with_(fresh=FRESH & fresh)
     )
