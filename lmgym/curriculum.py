@@ -8,7 +8,7 @@ from itertools import cycle, islice
 import numpy as np
 
 from lmgym.evaluate import is_correct
-from lmgym.types import Episode
+from lmgym.types import Episode, Problem
 
 TOO_HARD, TOO_EASY = 0.2, 0.8
 """Below the one nothing is found, above the other nothing is left to find."""
@@ -29,6 +29,15 @@ def shuffled_walk(first: int, count: int, size: int, seed: int) -> list[int]:
     epochs = {place // size for place in places}
     orders = {epoch: np.random.default_rng([seed, epoch]).permutation(size) for epoch in epochs}
     return [int(orders[place // size][place % size]) for place in places]
+
+
+def fruitful_problems(
+    problems: Sequence[Problem], episodes: Iterable[Episode], count: int, random: np.random.Generator
+) -> list[int]:
+    """`count` problems, those first that were neither always nor never solved when `episodes` last met them."""
+    pool = min(len(problems), POOL)
+    ids = [problems[index].id for index in range(pool)]
+    return choose_problems(random.permutation(pool).tolist(), ids, success_rates(episodes), count)
 
 
 def success_rates(episodes: Iterable[Episode]) -> dict[str, float]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from lmgym.advantages import best_of_group
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.imitation import Imitation, ImitationConfig
-from lmgym.algorithms.rl_algorithm import Companion
+from lmgym.checkpoint import Companion
 from lmgym.learning.batch import Batch
 from lmgym.learning.first_weights import FirstWeights
 from lmgym.learning.learner import LearnerSettings
@@ -41,6 +41,11 @@ class ExpertIteration(Imitation):
         """With a restart the schedule falls over one iteration, not over the run."""
         settings = super()._learner_settings()
         return replace(settings, total_steps=self.config.updates_per_iteration) if self.config.restart else settings
+
+    def continue_schedule(self, factor: float) -> None:
+        """With a restart every iteration has a schedule of its own, which a longer run does not change."""
+        if not self.config.restart:
+            super().continue_schedule(factor)
 
     def update_policy(self) -> dict[str, float]:
         """Goes back to the first model, where that is asked for, and imitates from there."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from lmgym.advantages import NOTHING, generalised_advantages
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.policy_gradient import Normalisation, PolicyGradient, PolicyGradientConfig
-from lmgym.algorithms.rl_algorithm import Companion
+from lmgym.checkpoint import Companion
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
 from lmgym.learning.critic import Critic, make_value_head
@@ -98,6 +98,7 @@ class PPO(PolicyGradient):
         if alone:
             settings = replace(learner.settings, learning_rate=self.config.critic_learning_rate)
             learner = Learner(model.trainable_copy(), settings, make_value_head(model), reads_vocabulary=False)
+            learner.factor = self.learning_rate_factor
         self.critic = Critic(learner, learns_alone=alone)
 
     def make_learner(self) -> Learner:

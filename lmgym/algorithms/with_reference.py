@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.rl_algorithm import Companion, RLAlgorithm
+from lmgym.algorithms.rl_algorithm import RLAlgorithm
+from lmgym.checkpoint import Companion
 from lmgym.envs.env import Env
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch

@@ -65,6 +65,10 @@ class Learner:
         self.value_head = value_head
         self.reads_vocabulary = reads_vocabulary
         self.steps_done = 0
+        self.factor: Callable[[int, int], float] = lambda step, total: learning_rate_factor(
+            step, total, settings.schedule, settings.warmup_steps
+        )
+        """From an optimiser step, and how many there are, to its share of the learning rate."""
         # A second moment that forgets in about a hundred steps suits runs that only have some dozens.
         self.optimizer = torch.optim.AdamW(
             self.parameters().values(),
@@ -118,10 +122,7 @@ class Learner:
 
     def learning_rate(self) -> float:
         """The step size of the next optimiser step."""
-        settings = self.settings
-        return settings.learning_rate * learning_rate_factor(
-            self.steps_done, settings.total_steps, settings.schedule, settings.warmup_steps
-        )
+        return self.settings.learning_rate * self.factor(self.steps_done, self.settings.total_steps)
 
     @torch.no_grad()
     def observe(self, batch: Batch) -> Update:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -349,6 +350,48 @@ def test_a_run_interrupted_and_taken_up_equals_one_that_was_not(tmp_path, model_
     results = [json.loads((tmp_path / name / "results.json").read_text()) for name in ("straight", "broken")]
     assert results[0].keys() == results[1].keys()
     assert list(results[1]["evaluations"]) == ["0", "2", "4"]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "warmup", "iterations"), [("linear", 0, 8), ("cosine", 1, 8), ("constant", 0, 8), ("linear", 0, 5)]
+)
+def test_a_resumed_run_with_another_number_of_iterations_keeps_its_learning_rate(
+    tmp_path, model_folder, schedule, warmup, iterations
+):
+    given = {"schedule": schedule, "warmup_steps": warmup, "updates_per_iteration": 2, "evaluate_every": 0}
+    begin(tmp_path, model_folder, lora=False, **given).train()
+    for until in (iterations, iterations + 2):  # and once more: the second bend begins at the first
+        again = begin(tmp_path, model_folder, False, newest_checkpoint(tmp_path), **given, iterations=until)
+        again.run.resume(again)
+        again.train()
+    rates = [row["learning_rate"] for row in read_metrics(tmp_path) if "learning_rate" in row]
+    assert len(rates) == iterations + 2
+    falling = rates[1:] if warmup else rates
+    if schedule == "constant":
+        assert set(rates) == {1e-2}
+    else:
+        assert all(0 < later < earlier for earlier, later in itertools.pairwise(falling))
+
+
+def test_resumed_with_the_same_iterations_the_schedule_stays(tmp_path, model_folder):
+    begin(tmp_path, model_folder, lora=False, iterations=2).train()
+    again = begin(tmp_path, model_folder, False, newest_checkpoint(tmp_path), iterations=2)
+    again.run.resume(again)
+    assert "schedule_step" not in again.memory
+
+
+def test_an_author_adds_a_metric_and_a_schedule_by_two_methods():
+    class Mine(ReinforceStable):
+        def learning_rate_factor(self, step, total):
+            return 0.5**step
+
+        def extra_metrics(self, episodes, batch):
+            return {"advantage_max": float(batch.advantages.max()), "episodes": float(len(episodes))}
+
+    algorithm = Mine(chat(), Vowel(TRAIN), config(iterations=3), None, Remembering())
+    algorithm.train()
+    assert [metrics["learning_rate"] for metrics in algorithm.run.history] == [5e-3, 2.5e-3, 1.25e-3]
+    assert all(metrics["episodes"] == 64 and metrics["advantage_max"] >= 0 for metrics in algorithm.run.history)
 
 
 def test_ctrl_c_while_learning_finishes_the_update_and_loses_none_of_its_numbers(tmp_path, model_folder):
