@@ -46,7 +46,10 @@ class DAPOConfig(GRPOConfig):
 
 
 class DAPO(GRPO):
-    """Goes on sampling until the batch has enough to learn from (https://arxiv.org/abs/2503.14476)."""
+    """Goes on sampling until the batch has enough to learn from (https://arxiv.org/abs/2503.14476).
+
+    Its update is of groups that teach alone, and so is a KL beside it.
+    """
 
     Config: ClassVar[type[RLConfig]] = DAPOConfig
     config: DAPOConfig

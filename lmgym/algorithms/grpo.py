@@ -45,7 +45,11 @@ class GRPOConfig(GroupRelativeConfig):
 
 
 class GroupRelative(PolicyGradient):
-    """The credit that GRPO and its relatives share."""
+    """The credit that GRPO and its relatives share.
+
+    The mean contains the episode itself, which shrinks the update by one part in the group's size, and the deviation
+    is of what was sampled, which biases it towards problems that are nearly always or never solved.
+    """
 
     def credit(self, batch: Batch) -> Tensor:
         """The return over the group's mean."""

@@ -24,7 +24,10 @@ class GSPOConfig(GRPOConfig):
 
 
 class GSPO(GRPO):
-    """What is rewarded is an episode, so what is corrected and clipped is one too (https://arxiv.org/abs/2507.18071)."""
+    """What is rewarded is an episode, so what is corrected and clipped is one too (https://arxiv.org/abs/2507.18071).
+
+    The correction for the sampler's rounding is still of single tokens.
+    """
 
     Config: ClassVar[type[RLConfig]] = GSPOConfig
     config: GSPOConfig

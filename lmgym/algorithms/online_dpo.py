@@ -34,7 +34,7 @@ class OnlineDPOConfig(WithReferenceConfig):
 
 
 class OnlineDPO(WithReference):
-    """The policy's own fresh samples make the pairs (https://arxiv.org/abs/2402.04792)."""
+    """The policy's own fresh samples make the pairs, one of each group (https://arxiv.org/abs/2402.04792)."""
 
     Config: ClassVar[type[RLConfig]] = OnlineDPOConfig
     config: OnlineDPOConfig
