@@ -78,24 +78,23 @@ def over_success_rate(returns: Tensor, group: Tensor) -> Tensor:
     return torch.where(mean > 0, (returns - mean) / mean.clamp(min=1e-6), 0.0)
 
 
-def best_of_group(returns: Tensor, group: Tensor, keep: int) -> Tensor:
-    """1 for the `keep` best episodes of each group that earned anything, 0 for the others; ties go to the first."""
-    ahead = (group[:, None] == group) & (returns > returns[:, None])
-    tied_before = (group[:, None] == group) & (returns == returns[:, None])
-    rank = ahead.sum(dim=1) + tied_before.tril(diagonal=-1).sum(dim=1)
-    return ((rank < keep) & (returns > 0)).to(returns.dtype)
+def best_of_group(returns: Tensor, group: Tensor, keep: int, seed: Tensor) -> Tensor:
+    """1 for the `keep` best episodes of each group that earned anything, 0 for the others; of equals the lower seed."""
+    return ((_rank_in_group(returns, group, seed) < keep) & (returns > 0)).to(returns.dtype)
 
 
-def best_against_worst(returns: Tensor, group: Tensor) -> Tensor:
+def best_against_worst(returns: Tensor, group: Tensor, seed: Tensor) -> Tensor:
     """+1 for the best and −1 for the worst episode of each group whose returns differ, 0 for all others."""
-    signs = torch.zeros_like(returns)
-    for number in group.unique().tolist():
-        members = torch.nonzero(group == number)[:, 0]
-        earned = returns[members]
-        if earned.max() > earned.min():
-            signs[members[earned.argmax()]] = 1
-            signs[members[earned.argmin()]] = -1
-    return signs
+    best, worst = (_rank_in_group(each, group, seed) == 0 for each in (returns, -returns))
+    return best.to(returns.dtype) - worst.to(returns.dtype)  # of equals both are the same episode
+
+
+def _rank_in_group(returns: Tensor, group: Tensor, seed: Tensor) -> Tensor:
+    """How many of an episode's group come before it: by return, then by seed, never by what it says."""
+    equal = returns == returns[:, None]
+    before = (returns > returns[:, None]) | (equal & (seed < seed[:, None]))
+    same = equal & (seed == seed[:, None])
+    return ((group[:, None] == group) & (before | same.tril(diagonal=-1))).sum(dim=1)
 
 
 def scale_by_group(credit: Tensor, penalty: Tensor, group: Tensor, mask: Tensor) -> Tensor:
@@ -132,13 +131,15 @@ def teaching_groups(credit: Tensor, group: Tensor) -> Tensor:
     return sums[group] > 0
 
 
-def generalised_advantages(rewards: Tensor, values: Tensor, real: Tensor, discount: float, trace: float) -> Tensor:
+def generalised_advantages(
+    rewards: Tensor, values: Tensor, last_values: Tensor, real: Tensor, discount: float, trace: float
+) -> Tensor:
     """GAE [episodes, places] over those places that are `real` (Schulman et al., 2016, https://arxiv.org/abs/1506.02438).
 
-    A place is a token or a step; the value of what follows the last real one is 0.
+    A place is a token or a step; `last_values` [episodes] is what is expected after the last real one, 0 if it is over.
     """
     advantages = torch.zeros_like(values)
-    following_value = torch.zeros_like(values[:, 0])
+    following_value = last_values
     following = torch.zeros_like(values[:, 0])
     for place in reversed(range(values.shape[1])):
         surprise = rewards[:, place] + discount * following_value - values[:, place]

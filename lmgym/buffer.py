@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,13 +16,20 @@ from lmgym.types import Action, Episode, Problem, State, Step
 
 
 class Buffer:
-    """Collects steps into episodes, keeps the newest `capacity` of them, and writes each to `path` as it ends."""
+    """Collects steps into episodes, keeps the newest groups of them, and writes each to `path` as it ends.
+
+    Groups are told apart by iteration and number, and go as a whole, the oldest first, when there are more than
+    `capacity` episodes; a single group may be larger than that.
+    """
 
     def __init__(self, capacity: int | None = None, path: Path | None = None) -> None:
         if capacity is not None and capacity < 1:
             raise UserError(f"a buffer of capacity {capacity} holds nothing; give at least 1.")
-        self.episodes: deque[Episode] = deque(maxlen=capacity)
+        self.capacity = capacity
+        self.episodes: deque[Episode] = deque()
         self.path = path
+        self._evicted: set[tuple[int, int]] = set()
+        """Groups of the newest iteration that had to go before all of their episodes were over."""
         self._open: dict[int, list[Step]] = {}
 
     def __len__(self) -> int:
@@ -41,9 +48,26 @@ class Buffer:
     def extend(self, episodes: Iterable[Episode]) -> None:
         """Keeps whole episodes."""
         episodes = list(episodes)
-        self.episodes.extend(episodes)
+        for episode in episodes:
+            self._evicted = {key for key in self._evicted if key[0] >= episode.iteration}
+            if group_key(episode) not in self._evicted:
+                self.episodes.append(episode)
+        self.evict()
         if self.path is not None:
             append_episodes(self.path, episodes)
+
+    def evict(self) -> None:
+        """Lets the oldest groups go until the others fit."""
+        if self.capacity is None or len(self.episodes) <= self.capacity:
+            return
+        sizes = Counter(map(group_key, self.episodes))
+        kept, gone = len(self.episodes), set()
+        for key in sorted(sizes)[:-1]:
+            if kept > self.capacity:
+                kept -= sizes[key]
+                gone.add(key)
+        self._evicted |= gone
+        self.episodes = deque(episode for episode in self.episodes if group_key(episode) not in gone)
 
     def drop_unfinished(self) -> None:
         """Forgets episodes that were interrupted."""
@@ -59,7 +83,7 @@ class Buffer:
         groups: dict[tuple[int, int], list[Episode]] = {}
         for episode in self.episodes:
             if before is None or episode.iteration < before:
-                groups.setdefault((episode.iteration, episode.group), []).append(episode)
+                groups.setdefault(group_key(episode), []).append(episode)
         keys = list(groups)
         drawn: list[Episode] = []
         for index in random.permutation(len(keys)):
@@ -84,7 +108,7 @@ class Buffer:
         for episode in self.episodes:
             last = replace(episode.steps[-1], reward=float(reward(episode.problem, episode.text)))
             rescored.append(replace(episode, steps=(*episode.steps[:-1], last)))
-        self.episodes = deque(rescored, maxlen=self.episodes.maxlen)
+        self.episodes = deque(rescored)
 
     def save(self, path: Path) -> None:
         """Writes what is kept to a new file, whole or not at all."""
@@ -103,6 +127,11 @@ class Buffer:
         buffer = cls(capacity)
         buffer.extend(read_episodes(path))
         return buffer
+
+
+def group_key(episode: Episode) -> tuple[int, int]:
+    """Groups are numbered anew in every iteration: those of one number must not meet."""
+    return episode.iteration, episode.group
 
 
 def append_episodes(path: Path, episodes: Iterable[Episode]) -> None:
@@ -139,7 +168,10 @@ def read_episodes(path: Path) -> Iterator[Episode]:
 
 
 def episode_to_row(episode: Episode) -> dict[str, Any]:
-    """The episode as plain data; of each prompt only the ids that were new are written."""
+    """The episode as plain data; of each prompt only the ids that were new are written.
+
+    A log-prob is written with the fewest digits that give back the same float32, which is what is learnt from.
+    """
     first = episode.steps[0].state
     steps = []
     seen = 0
@@ -150,7 +182,7 @@ def episode_to_row(episode: Episode) -> dict[str, Any]:
                 "text": action.text,
                 "read_ids": action.prompt_ids[seen:],
                 "token_ids": action.token_ids,
-                "logprobs": [round(value, 6) for value in action.logprobs],
+                "logprobs": [float(str(value)) for value in np.array(action.logprobs, dtype=np.float32)],
                 "mask": action.mask,
                 "finish_reason": action.finish_reason,
                 "policy_version": action.policy_version,
@@ -189,7 +221,7 @@ def row_to_episode(row: dict[str, Any]) -> Episode:
             text=part["text"],
             prompt_ids=state.tokens + tuple(part["read_ids"]),
             token_ids=tuple(part["token_ids"]),
-            logprobs=tuple(part["logprobs"]),
+            logprobs=tuple(np.array(part["logprobs"], dtype=np.float32).tolist()),
             mask=tuple(part["mask"]),
             finish_reason=part["finish_reason"],
             policy_version=part["policy_version"],

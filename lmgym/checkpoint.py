@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from safetensors.torch import load_file, save_file
 
@@ -18,12 +18,25 @@ if TYPE_CHECKING:
 STATE = "state.json"
 
 
+class Companion(Protocol):
+    """Something with weights of its own that a checkpoint keeps, such as a reference or a critic."""
+
+    def save(self, path: Path) -> None:
+        """Writes what cannot be had from elsewhere."""
+        ...
+
+    def load(self, path: Path) -> None:
+        """Reads it back."""
+        ...
+
+
 def save_checkpoint(folder: Path, algorithm: RLAlgorithm) -> Path:
     """Writes weights, optimiser, companions and counters into `folder`/<iteration>; older ones go once it is whole.
 
     Random state needs no saving: every draw is a function of the run's seed and the iteration.
     """
     target = folder / f"{algorithm.iteration:06d}"
+    steps, total = algorithm.learner.steps_done, algorithm.learner.settings.total_steps
     with whole_folder(target) as staging:
         algorithm.policy.model.save(staging / "model")
         save_file(algorithm.learner.optimizer_tensors(), staging / "optimizer.safetensors")
@@ -31,7 +44,9 @@ def save_checkpoint(folder: Path, algorithm: RLAlgorithm) -> Path:
             companion.save(staging / f"{name}.safetensors")
         state = {
             "iteration": algorithm.iteration,
-            "optimizer_steps": algorithm.learner.steps_done,
+            "optimizer_steps": steps,
+            "total_steps": total,
+            "learning_rate_factor": algorithm.learning_rate_factor(max(steps - 1, 0), total),
             "policy_version": algorithm.policy.model.version,
             "memory": algorithm.memory,
         }
@@ -50,6 +65,9 @@ def load_checkpoint(folder: Path, algorithm: RLAlgorithm) -> None:
     algorithm.policy.model.version = state["policy_version"]
     algorithm.learner.restore_optimizer(load_file(folder / "optimizer.safetensors"))
     algorithm.memory = state.get("memory", {})
+    total = algorithm.learner.settings.total_steps
+    if state.get("total_steps", total) != total:
+        algorithm.continue_schedule(state["learning_rate_factor"])
     for name, companion in algorithm.companions().items():
         companion.load(folder / f"{name}.safetensors")
 

@@ -28,14 +28,32 @@ def importance_weights(logprobs: Tensor, behaviour: Tensor, largest: float) -> T
     return (logprobs.detach() - behaviour).exp().clamp(max=largest)
 
 
-def token_ratios(logprobs: Tensor, behaviour: Tensor) -> Tensor:
-    """How much likelier each token is now than when it was sampled, with its gradient."""
-    return (logprobs - behaviour).exp()
+def old_logprobs(logprobs: Tensor, batch: Batch) -> Tensor:
+    """What ratios are taken against: of fresh episodes the learner's own log-probabilities, so that they begin at 1.
+
+    The sampler's differ from those by rounding, in bfloat16 by more than a narrow clip allows; that difference is
+    corrected for apart, by `sampler_weights`.
+    """
+    return torch.where(batch.fresh[:, None], logprobs.detach(), batch.old_logprobs)
 
 
-def sequence_ratios(logprobs: Tensor, behaviour: Tensor, mask: Tensor) -> Tensor:
+def sampler_weights(old: Tensor, batch: Batch, largest: float) -> Tensor:
+    """How much likelier a token was to the learner than to the sampler, truncated; 1 for older episodes, or if 0.
+
+    Truncated importance sampling token by token (https://fengyao.notion.site/off-policy-rl): the probability of what
+    came before a token is not corrected.
+    """
+    return importance_weights(old, batch.logprobs, largest)
+
+
+def token_ratios(logprobs: Tensor, old: Tensor) -> Tensor:
+    """How much likelier each token is now than it was, with its gradient."""
+    return (logprobs - old).exp()
+
+
+def sequence_ratios(logprobs: Tensor, old: Tensor, mask: Tensor) -> Tensor:
     """The geometric mean of an episode's token ratios, on each of its tokens (GSPO, https://arxiv.org/abs/2507.18071)."""
-    change = ((logprobs - behaviour) * mask).sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+    change = ((logprobs - old) * mask).sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
     return change.exp().expand_as(logprobs)
 
 
@@ -106,15 +124,12 @@ def per_episode(values: Tensor, batch: Batch) -> Tensor:
 
 
 def per_constant(values: Tensor, batch: Batch) -> Tensor:
-    """The sum over tokens by a length that never changes: unbiased, and no length is favoured (Dr. GRPO).
+    """The sum over tokens by the length that an episode may have at most: unbiased, and no length is favoured.
 
-    Liu et al., 2025, https://arxiv.org/abs/2503.20783.
+    Dr. GRPO; Liu et al., 2025, https://arxiv.org/abs/2503.20783.
     """
-    return (values * batch.mask).sum() / (batch.total_episodes * CONSTANT_LENGTH)
+    return (values * batch.mask).sum() / (batch.total_episodes * batch.length_limit)
 
-
-CONSTANT_LENGTH = 64
-"""What `per_constant` takes an episode to be long; it only scales the gradient."""
 
 Averaging = Literal["token", "episode", "constant"]
 

@@ -24,6 +24,13 @@ class Vowel(Env):
         return Response(reward=float(any(vowel in text for vowel in "aeiou")), terminated=True)
 
 
+class Nothing(Env):
+    """One turn that earns nothing."""
+
+    def respond(self, state: State, text: str, ended: bool) -> Response:
+        return Response(terminated=True)
+
+
 class TwoTurns(Env):
     """Two turns with a reply in between; each earns 0.5 for a vowel of its own."""
 

@@ -14,6 +14,8 @@ from lmgym.algorithms.registry import find_algorithm
 from lmgym.learning.batch import Batch
 
 VOCABULARY, LENGTH = 3, 2
+LIMIT = 64
+"""How long an episode might have been."""
 SEQUENCES = list(itertools.product(range(VOCABULARY), repeat=LENGTH))
 PREFIXES = [(), *itertools.product(range(VOCABULARY), repeat=1)]
 STATES = [[PREFIXES.index(sequence[:place]) for place in range(LENGTH)] for sequence in SEQUENCES]
@@ -61,9 +63,8 @@ def batch_of(
     count = len(sequences)
     mask = torch.ones(count, 1 + LENGTH, dtype=torch.bool)
     mask[:, 0] = False
-    blank = torch.zeros(mask.shape, dtype=torch.float64)
     steps = [-1, 0, 1 if two_steps else 0]
-    return Batch(
+    batch = Batch.from_tensors(
         tokens=torch.tensor([(0, *SEQUENCES[number]) for number in sequences]),
         lengths=torch.full((count,), 1 + LENGTH),
         mask=mask,
@@ -73,15 +74,17 @@ def batch_of(
         step_count=torch.full((count,), rewards.shape[1]),
         group=torch.tensor(group if group is not None else [0] * count),
         policy_version=torch.zeros(count, dtype=torch.long),
-        advantages=blank,
-        reference_logprobs=blank if reference is None else after_prompt(logprobs_of(reference, sequences)),
-        entropies=blank,
-        values=blank,
-        old_values=blank,
-        value_targets=blank,
-        total_tokens=count * LENGTH,
-        total_episodes=count,
-    )
+        truncated=torch.zeros(count, dtype=torch.bool),
+        seed=torch.arange(count),
+    ).with_(length_limit=LIMIT)
+    if reference is None:
+        return batch
+    return batch.with_(reference_logprobs=after_prompt(logprobs_of(reference, sequences)))
+
+
+def critic_of(values: Callable[[Batch], Tensor], after: float = 0.7) -> Callable[[Batch], tuple[Tensor, Tensor]]:
+    """What a critic says; what it expects after the end matters to truncated episodes alone."""
+    return lambda batch: (values(batch), torch.full((len(batch),), after, dtype=torch.float64))
 
 
 def bare(name: str, **settings: Any) -> Any:
@@ -92,18 +95,18 @@ def bare(name: str, **settings: Any) -> Any:
     algorithm.config.check()
     algorithm.memory = {}
     algorithm.iteration = 0
-    algorithm.reference = SimpleNamespace() if getattr(algorithm.config, "kl_coeff", 0) else None
-    algorithm.critic = SimpleNamespace(learns_alone=True)
+    asked = SimpleNamespace(logprobs=lambda _, batch: batch.reference_logprobs)
+    algorithm.reference = asked if getattr(algorithm.config, "kl_coeff", 0) else None
+    algorithm.critic = SimpleNamespace(
+        learns_alone=True, values=critic_of(lambda batch: torch.zeros_like(batch.logprobs))
+    )
+    algorithm.learner = None
     return algorithm
 
 
 def loss_of(algorithm: Any, batch: Batch, logits: Tensor, sequences: Sequence[int]) -> Tensor:
     """What the loop would minimise for one batch: prepared, credited, and only of what is worth computing."""
-    reference = batch.reference_logprobs
-    if hasattr(algorithm, "rows_to_hold") and algorithm.reference is not None:
-        held = torch.zeros(len(batch), 1, dtype=torch.bool)
-        held[algorithm.rows_to_hold(batch)] = True
-        batch = batch.with_(reference_logprobs=reference * held)  # as `prepare` leaves it
+    batch = algorithm.prepare(batch)
     batch = batch.with_(advantages=algorithm.advantages(batch))
     learnable = algorithm.learnable(batch)
     if not len(learnable):

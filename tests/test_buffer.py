@@ -8,14 +8,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hand_made import Turn, make_episode
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import lmgym.buffer
-from lmgym.buffer import Buffer, append_episodes, read_episodes
+from lmgym.buffer import Buffer, append_episodes, episode_to_row, read_episodes
 from lmgym.envs.env import Env, Response
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.errors import UserError
@@ -65,20 +69,19 @@ def play(groups: int = 2, group_size: int = 2, iteration: int = 0, buffer: Buffe
 
 
 def rounded(episode: Episode) -> Episode:
-    """The same episode with its log-probs as the file has them."""
+    """The same episode with its log-probs as float32, which is what a sampler gives and a batch takes."""
     steps = [
-        replace(step, action=replace(step.action, logprobs=tuple(round(value, 6) for value in step.action.logprobs)))
+        replace(step, action=replace(step.action, logprobs=tuple(np.float32(step.action.logprobs).tolist())))
         for step in episode.steps
     ]
     return replace(episode, steps=tuple(steps))
 
 
-def test_episodes_come_back_equal_up_to_the_rounding_of_log_probs(tmp_path):
+def test_episodes_come_back_equal_with_every_bit_of_their_log_probs(tmp_path):
     episodes = play(iteration=3)
     append_episodes(tmp_path / "e.jsonl", episodes)
     back = list(read_episodes(tmp_path / "e.jsonl"))
     assert back == [rounded(episode) for episode in episodes]
-    assert back != episodes
     for before, after in zip(episodes, back, strict=True):
         assert len(before.steps) == 3
         assert after.tokens == before.tokens
@@ -86,7 +89,8 @@ def test_episodes_come_back_equal_up_to_the_rounding_of_log_probs(tmp_path):
         assert sum(after.mask) == 9
         assert after.steps[0].next_state.messages[-1] == {"role": "user", "content": "No: größer ☃\nTry again."}
         assert after.steps[-1].next_state.tokens == before.tokens
-        assert after.logprobs == pytest.approx(before.logprobs, abs=1e-6)
+        assert np.array_equal(np.float32(after.logprobs), np.float32(before.logprobs))
+    assert max(len(f"{value}") for row in map(episode_to_row, episodes) for value in row["steps"][0]["logprobs"]) <= 15
 
 
 def test_a_file_is_readable_json_with_no_id_written_twice(tmp_path):
@@ -100,7 +104,7 @@ def test_a_file_is_readable_json_with_no_id_written_twice(tmp_path):
 
 def test_a_buffer_with_a_path_writes_every_episode_as_it_ends(tmp_path):
     episodes = play(buffer=Buffer(capacity=1, path=tmp_path / "e.jsonl"))
-    assert len(episodes) == 1
+    assert [episode.group for episode in episodes] == [1, 1]
     assert len(list(read_episodes(tmp_path / "e.jsonl"))) == 4
 
 
@@ -163,11 +167,36 @@ def test_capacity_keeps_the_newest_and_must_be_at_least_one(tmp_path):
     buffer = Buffer(capacity=3)
     for iteration in range(4):
         play(1, 2, iteration, buffer)
-    assert [episode.iteration for episode in buffer.episodes] == [2, 3, 3]
+    assert [episode.iteration for episode in buffer.episodes] == [3, 3]
     buffer.save(tmp_path / "e.jsonl")
     assert [episode.iteration for episode in Buffer.load(tmp_path / "e.jsonl", capacity=2).episodes] == [3, 3]
     with pytest.raises(UserError, match="capacity 0"):
         Buffer(capacity=0)
+
+
+@given(
+    order=st.permutations([(group, member) for group in range(3) for member in range(4)]),
+    capacity=st.integers(1, 30),
+    chunk=st.integers(1, 5),
+)
+@settings(max_examples=60, deadline=None)
+def test_eviction_never_breaks_a_group_in_whatever_order_its_episodes_end(order, capacity, chunk):
+    buffer, everything = Buffer(capacity), []
+    for iteration in range(2):
+        made = {
+            (group, member): make_episode(Turn([1], [10 + member], [1]), group=group, iteration=iteration)
+            for group, member in order
+        }
+        for start in range(0, len(order), chunk):
+            buffer.extend(made[key] for key in order[start : start + chunk])
+        everything += made.values()
+    sizes = Counter((episode.iteration, episode.group) for episode in buffer.episodes)
+    assert set(sizes.values()) == {4}, "all of a group or none of it"
+    assert len(buffer) <= max(capacity, 4)
+    kept = sorted(sizes)
+    assert kept == sorted({(e.iteration, e.group) for e in everything})[-len(kept) :], "the newest ones"
+    if capacity >= 12:  # a whole iteration fits, as a run requires
+        assert len(kept) == min(capacity // 4, 6)
 
 
 def test_episodes_of_an_iteration_come_in_the_order_they_began_whichever_ended_first():
@@ -243,7 +272,7 @@ def test_rescoring_replaces_the_last_reward_by_a_function_of_problem_and_text():
     for before, after in zip(old, buffer.episodes, strict=True):
         assert after.rewards == (*before.rewards[:-1], float(len(before.problem.prompt)))
         assert after.tokens == before.tokens
-    assert buffer.episodes.maxlen == 10
+    assert buffer.capacity == 10
 
 
 def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):

@@ -32,7 +32,6 @@ PREFIXES = {
 }
 ROWS = torch.tensor([[PREFIXES[tuple(sequence[:t].tolist())] for t in range(LENGTH)] for sequence in SEQUENCES])
 ESTIMATORS = ("k1", "k2", "k3")
-CRITICS = ("entropies", "values", "old_values", "value_targets")
 
 
 def table(seed: int) -> Tensor:
@@ -134,7 +133,7 @@ def all_sequences(step_index: list[int], rewards: Tensor) -> Batch:
     def spread(values: Tensor) -> Tensor:
         return torch.zeros(mask.shape, dtype=values.dtype).masked_scatter(mask, values)
 
-    return Batch(
+    return Batch.from_tensors(
         tokens=spread(SEQUENCES),
         lengths=torch.full((len(SEQUENCES),), len(step_index)),
         mask=mask,
@@ -144,12 +143,9 @@ def all_sequences(step_index: list[int], rewards: Tensor) -> Batch:
         step_count=torch.full((len(SEQUENCES),), rewards.shape[1]),
         group=torch.zeros(len(SEQUENCES), dtype=torch.long),
         policy_version=torch.zeros(len(SEQUENCES), dtype=torch.long),
-        advantages=torch.zeros(mask.shape, dtype=torch.float64),
-        reference_logprobs=spread(REFERENCE),
-        **{name: torch.zeros(mask.shape, dtype=torch.float64) for name in CRITICS},
-        total_tokens=int(mask.sum()),
-        total_episodes=len(SEQUENCES),
-    )
+        truncated=torch.zeros(len(SEQUENCES), dtype=torch.bool),
+        seed=torch.arange(len(SEQUENCES)),
+    ).with_(reference_logprobs=spread(REFERENCE))
 
 
 def stable(**settings_given) -> ReinforceStable:
@@ -242,7 +238,7 @@ def test_any_cut_into_micro_batches_adds_up_to_the_same_average(case):
     mask, owner, seed = case
     rows, width = mask.shape
     values = torch.randn(rows, width, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    whole = Batch(
+    whole = Batch.from_tensors(
         tokens=torch.arange(rows * width).view(rows, width),
         lengths=torch.full((rows,), width),
         mask=mask,
@@ -252,11 +248,8 @@ def test_any_cut_into_micro_batches_adds_up_to_the_same_average(case):
         step_count=torch.ones(rows, dtype=torch.long),
         group=torch.zeros(rows, dtype=torch.long),
         policy_version=torch.zeros(rows, dtype=torch.long),
-        advantages=torch.zeros(rows, width),
-        reference_logprobs=torch.zeros(rows, width),
-        **{name: torch.zeros(rows, width) for name in CRITICS},
-        total_tokens=max(int(mask.sum()), 1),
-        total_episodes=rows,
+        truncated=torch.zeros(rows, dtype=torch.bool),
+        seed=torch.arange(rows),
     )
     cuts = [torch.tensor([row for row in range(rows) if owner[row] == part]) for part in set(owner)]
     for parts in ([whole.select(cut) for cut in cuts], list(whole.micro_batches(2 * width, about=2))):

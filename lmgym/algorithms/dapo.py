@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
-from lmgym.advantages import over_group, overlong_penalty
+from lmgym.advantages import over_group, overlong_penalty, teaching_groups
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.grpo import GRPO, GRPOConfig
 from lmgym.errors import UserError
@@ -25,7 +26,7 @@ class DAPOConfig(GRPOConfig):
     clip_high: float = 0.28
     """More room to rise than to fall, so that rare tokens may become likely."""
     filter_groups: bool = True
-    """Groups without a learning signal count for nothing."""
+    """Groups without a learning signal count for nothing, nor do groups that teach beyond those asked for."""
     max_helpings: int = 3
     """Sample other problems, up to so many times, until as many groups as asked for have something to teach."""
     soft_length: int = 0
@@ -45,7 +46,10 @@ class DAPOConfig(GRPOConfig):
 
 
 class DAPO(GRPO):
-    """Goes on sampling until the batch has enough to learn from (https://arxiv.org/abs/2503.14476)."""
+    """Goes on sampling until the batch has enough to learn from (https://arxiv.org/abs/2503.14476).
+
+    Its update is of groups that teach alone, and so is a KL beside it.
+    """
 
     Config: ClassVar[type[RLConfig]] = DAPOConfig
     config: DAPOConfig
@@ -56,15 +60,20 @@ class DAPO(GRPO):
         return self.config.max_helpings
 
     def more_states(self) -> list[State]:
-        """Other problems, if too few of those so far have both good and bad episodes."""
-        outcomes: dict[int, set[float]] = {}
-        for episode in self.buffer.of_iteration(self.iteration):
-            outcomes.setdefault(episode.group, set()).add(episode.reward)
+        """Other problems, if too few groups so far teach anything, by the same credit that is learnt from."""
         count = self.config.problems_per_iteration
-        helping = len(outcomes) // count
-        if helping >= self.max_helpings or sum(len(rewards) > 1 for rewards in outcomes.values()) >= count:
+        batch = Batch.from_episodes(self.buffer.of_iteration(self.iteration))
+        groups = len(batch.group.unique())
+        teaching = batch.group[teaching_groups(self.credit(batch), batch.group)].unique()
+        helping = groups // count
+        if helping >= self.max_helpings or len(teaching) >= count:
             return []
-        return self.envs.reset(self.next_problems(helping), self.config.group_size, self.next_seed(), len(outcomes))
+        return self.envs.reset(self.next_problems(helping), self.config.group_size, self.next_seed(), groups)
+
+    def kept(self, batch: Batch, teaching: Tensor) -> Tensor:
+        """Of this iteration's groups that teach, only as many as were asked for, the first ones; all replayed ones."""
+        numbers = batch.group[teaching & batch.fresh].unique()[: self.config.problems_per_iteration]
+        return teaching & (torch.isin(batch.group, numbers) | ~batch.fresh)
 
     def credit(self, batch: Batch) -> Tensor:
         """The return, less a penalty for length, over the group's mean."""

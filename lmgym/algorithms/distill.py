@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lmgym.advantages import over_group
+from lmgym.advantages import NOTHING, over_group
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.policy_gradient import PolicyGradient, PolicyGradientConfig
+from lmgym.algorithms.policy_gradient import NORMALISATIONS, PolicyGradient, PolicyGradientConfig
 from lmgym.envs.env import Env
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
@@ -31,8 +31,6 @@ class DistillConfig(PolicyGradientConfig):
     """How much the teacher counts."""
     reward_coeff: float = 0.0
     """How much the reward over the group's mean counts beside the teacher."""
-    kl_on_silent_groups: bool = True
-    """The teacher has something to say about every episode."""
 
     def corrects_old_episodes(self) -> bool:
         """What the teacher wrote is imitated as it is, however old."""
@@ -49,7 +47,7 @@ class DistillConfig(PolicyGradientConfig):
                 "whole groups."
             )
         if self.samples == "student" and not (self.reward_coeff or self.kl_on_silent_groups):
-            raise UserError("without --reward_coeff every group is silent: leave --kl_on_silent_groups on.")
+            raise UserError("without --reward_coeff every group is silent: leave --no-kl_on_silent_groups out.")
         if self.samples == "teacher" and (self.normalisation != "none" or self.kl_target):
             raise UserError("with --samples teacher there is neither a KL nor an advantage to normalise.")
         if self.samples == "student" and not (self.kl_coeff or self.reward_coeff):
@@ -85,8 +83,21 @@ class Distill(PolicyGradient):
         """What the teacher wrote needs no correction: it is imitated, not improved upon."""
         return torch.ones_like(logprobs) if self.config.samples == "teacher" else super().weights(logprobs, batch)
 
+    def has_signal(self, batch: Batch) -> bool:
+        """The teacher has something to say about every episode."""
+        return bool(self.config.kl_coeff) or bool((batch.advantages.abs() > NOTHING).any())
+
     def credit(self, batch: Batch) -> Tensor:
-        """The reward, as far as it counts, and 1 for each token that the teacher wrote."""
-        imitation = 1.0 if self.config.samples == "teacher" else 0.0
-        earned = self.config.reward_coeff * over_group(batch.returns, batch.group)
-        return batch.at_every_token(earned + imitation)
+        """The reward over the group's mean."""
+        return batch.at_every_token(over_group(batch.returns, batch.group))
+
+    def advantages(self, batch: Batch) -> Tensor:
+        """The normalised reward, as far as it counts, less a KL in the reward; 1 for each token that a teacher wrote.
+
+        The coefficient comes after the normalisation, which would cancel it, and the KL is not normalised: it is what
+        is learnt.
+        """
+        normalise = NORMALISATIONS[self.config.normalisation]
+        earned = normalise(self.credit(batch), torch.zeros_like(batch.logprobs), batch.group, batch.mask)
+        imitation = batch.mask.to(earned.dtype) if self.config.samples == "teacher" else 0.0
+        return self.config.reward_coeff * earned + imitation - self.kl_in_reward(batch)

@@ -11,7 +11,7 @@ from torch import Tensor
 from lmgym.advantages import best_of_group
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.imitation import Imitation, ImitationConfig
-from lmgym.algorithms.rl_algorithm import Companion
+from lmgym.checkpoint import Companion
 from lmgym.learning.batch import Batch
 from lmgym.learning.first_weights import FirstWeights
 from lmgym.learning.learner import LearnerSettings
@@ -42,6 +42,11 @@ class ExpertIteration(Imitation):
         settings = super()._learner_settings()
         return replace(settings, total_steps=self.config.updates_per_iteration) if self.config.restart else settings
 
+    def continue_schedule(self, factor: float) -> None:
+        """With a restart every iteration has a schedule of its own, which a longer run does not change."""
+        if not self.config.restart:
+            super().continue_schedule(factor)
+
     def update_policy(self) -> dict[str, float]:
         """Goes back to the first model, where that is asked for, and imitates from there."""
         if self.first is not None:
@@ -50,7 +55,8 @@ class ExpertIteration(Imitation):
 
     def advantages(self, batch: Batch) -> Tensor:
         """1 for what is kept, 0 for the rest."""
-        return batch.at_every_token(best_of_group(batch.returns, batch.group, self.config.keep or len(batch)))
+        kept = best_of_group(batch.returns, batch.group, self.config.keep or len(batch), batch.seed)
+        return batch.at_every_token(kept)
 
     def learnable(self, batch: Batch) -> Batch:
         """Only what is kept, and averaged as if there had been nothing else."""

@@ -11,7 +11,7 @@ from lmgym.advantages import over_group
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.policy_gradient import Normalisation, PolicyGradient, PolicyGradientConfig
 from lmgym.learning.batch import Batch
-from lmgym.losses import Averaging, clipped, token_ratios
+from lmgym.losses import Averaging, clipped, old_logprobs, sampler_weights, token_ratios
 
 
 @dataclass
@@ -40,10 +40,16 @@ class GRPOConfig(GroupRelativeConfig):
     """A token's probability need not fall below 1 − this of what it was."""
     clip_high: float = 0.2
     """Nor rise above 1 + this."""
+    max_sampler_ratio: float = 2.0
+    """A token weighs as much as it was likelier to the learner than to the sampler, up to this; 0 is no correction."""
 
 
 class GroupRelative(PolicyGradient):
-    """The credit that GRPO and its relatives share."""
+    """The credit that GRPO and its relatives share.
+
+    The mean contains the episode itself, which shrinks the update by one part in the group's size, and the deviation
+    is of what was sampled, which biases it towards problems that are nearly always or never solved.
+    """
 
     def credit(self, batch: Batch) -> Tensor:
         """The return over the group's mean."""
@@ -56,11 +62,13 @@ class GRPO(GroupRelative):
     Config: ClassVar[type[RLConfig]] = GRPOConfig
     config: GRPOConfig
 
-    def ratios(self, logprobs: Tensor, batch: Batch) -> Tensor:
+    def ratios(self, logprobs: Tensor, old: Tensor, batch: Batch) -> Tensor:
         """How much likelier each token is now."""
-        return token_ratios(logprobs, batch.logprobs)
+        return token_ratios(logprobs, old)
 
     def objective(self, logprobs: Tensor, batch: Batch) -> Tensor:
         """PPO's clip of those ratios."""
-        ratios = self.ratios(logprobs, batch)
-        return clipped(ratios, batch.advantages, self.config.clip_low, self.config.clip_high)
+        config, old = self.config, old_logprobs(logprobs, batch)
+        ratios = self.ratios(logprobs, old, batch)
+        weights = sampler_weights(old, batch, config.max_sampler_ratio)
+        return weights * clipped(ratios, batch.advantages, config.clip_low, config.clip_high)

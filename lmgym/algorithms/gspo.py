@@ -24,11 +24,14 @@ class GSPOConfig(GRPOConfig):
 
 
 class GSPO(GRPO):
-    """What is rewarded is an episode, so what is corrected and clipped is one too (https://arxiv.org/abs/2507.18071)."""
+    """What is rewarded is an episode, so what is corrected and clipped is one too (https://arxiv.org/abs/2507.18071).
+
+    The correction for the sampler's rounding is still of single tokens.
+    """
 
     Config: ClassVar[type[RLConfig]] = GSPOConfig
     config: GSPOConfig
 
-    def ratios(self, logprobs: Tensor, batch: Batch) -> Tensor:
+    def ratios(self, logprobs: Tensor, old: Tensor, batch: Batch) -> Tensor:
         """How much likelier each episode is now, on each of its tokens."""
-        return sequence_ratios(logprobs, batch.logprobs, batch.mask)
+        return sequence_ratios(logprobs, old, batch.mask)

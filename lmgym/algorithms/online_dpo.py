@@ -34,7 +34,7 @@ class OnlineDPOConfig(WithReferenceConfig):
 
 
 class OnlineDPO(WithReference):
-    """The policy's own fresh samples make the pairs (https://arxiv.org/abs/2402.04792)."""
+    """The policy's own fresh samples make the pairs, one of each group (https://arxiv.org/abs/2402.04792)."""
 
     Config: ClassVar[type[RLConfig]] = OnlineDPOConfig
     config: OnlineDPOConfig
@@ -42,15 +42,11 @@ class OnlineDPO(WithReference):
 
     def advantages(self, batch: Batch) -> Tensor:
         """+1 for the one that is preferred, −1 for the other."""
-        return batch.at_every_token(best_against_worst(batch.returns, batch.group))
-
-    def rows_to_hold(self, batch: Batch) -> Tensor:
-        """The pairs."""
-        return torch.nonzero(self.advantages(batch).sum(dim=1))[:, 0]
+        return batch.at_every_token(best_against_worst(batch.returns, batch.group, batch.seed))
 
     def learnable(self, batch: Batch) -> Batch:
         """Only the pairs, and as if there had been nothing else."""
-        return batch.select(self.rows_to_hold(batch)).recounted()
+        return batch.select(torch.nonzero(batch.advantages.sum(dim=1))[:, 0]).recounted()
 
     def loss(self, logprobs: Tensor, batch: Batch) -> Tensor:
         """−log σ of how much more the better one has gained on the reference, the mean over pairs."""

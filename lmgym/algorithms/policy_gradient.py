@@ -57,8 +57,10 @@ class PolicyGradientConfig(WithReferenceConfig):
     """k1 (unbiased), k2 (biased) or k3 (unbiased, never negative); in the loss the gradient is right for all three."""
     kl_place: Literal["loss", "reward"] = "loss"
     """In the loss, a token answers for its own KL; in the reward, also for the estimated KL of what follows it."""
-    kl_on_silent_groups: bool = False
-    """Also hold groups without any advantage to the reference; every episode is then computed, not only those."""
+    kl_on_silent_groups: bool = True
+    """Hold every episode to the reference. Without it a KL in the loss leaves out groups without an advantage, which
+    saves their backward pass; but which groups those are depends on the rewards, so the gradient is no longer that of
+    the KL, and the pull to the reference fades as problems are solved."""
     kl_target: float = 0.0
     """Let --kl_coeff follow the measured KL so that it comes to this many nats per token; 0 leaves it fixed."""
 
@@ -81,14 +83,26 @@ class PolicyGradientConfig(WithReferenceConfig):
                 "without importance ratios one can learn only once from fresh episodes: give --max_ratio 2, or use "
                 "reinforce-stable, for --replay_episodes or --updates_per_iteration."
             )
-        blurs = self.normalisation == "batch" or (self.kl_coeff and self.kl_place == "reward")
-        if self.filter_groups and (blurs or (self.kl_coeff and self.kl_on_silent_groups)):
-            raise UserError(
-                "--filter_groups drops groups without an advantage: with --normalisation batch or --kl_place reward "
-                "every group has one, and --kl_on_silent_groups keeps what it drops."
-            )
+        self._check_kl_of_silent_groups()
         if self.kl_target and not self.kl_coeff:
             raise UserError("--kl_target moves --kl_coeff, which must begin above 0.")
+
+    def _check_kl_of_silent_groups(self) -> None:
+        in_reward = bool(self.kl_coeff) and self.kl_place == "reward"
+        if self.filter_groups and (self.normalisation == "batch" or in_reward):
+            raise UserError(
+                "--filter_groups drops groups without an advantage: with --normalisation batch or --kl_place reward "
+                "every group has one."
+            )
+        if self.filter_groups and self.kl_coeff and self.kl_on_silent_groups:
+            raise UserError(
+                "--filter_groups drops groups without an advantage, and their KL with them: give "
+                "--no-kl_on_silent_groups to hold only the others to the reference, or --no-filter_groups to hold all."
+            )
+        if in_reward and not self.kl_on_silent_groups:
+            raise UserError(
+                "with --kl_place reward the KL is part of every advantage: leave --no-kl_on_silent_groups out."
+            )
 
 
 class PolicyGradient(WithReference):
@@ -119,7 +133,7 @@ class PolicyGradient(WithReference):
         values = self.objective(logprobs, batch)
         if self.config.kl_place == "loss" and self.reference is not None:
             penalty = kl_penalty(logprobs, batch.reference_logprobs, self.config.kl_estimator)
-            values = values + self.kl_coeff * self.weights(logprobs, batch) * penalty
+            values = values + self.kl_coeff * self.weights(logprobs, batch) * penalty * batch.held[:, None]
         if self.config.entropy_coeff:
             values = values - self.config.entropy_coeff * batch.entropies
         return AVERAGES[self.config.averaging](values, batch)
@@ -142,29 +156,33 @@ class PolicyGradient(WithReference):
         following = token_returns(estimates, batch.step_index, getattr(self.config, "discount", 1.0))
         return self.kl_coeff * (own + following) * batch.mask
 
-    def rows_to_hold(self, batch: Batch) -> Tensor:
-        """The episodes with a KL; in the reward it is part of everybody's advantage."""
-        config = self.config
-        everybody = config.kl_place == "reward" or config.normalisation == "batch" or config.entropy_coeff
-        if everybody or config.kl_on_silent_groups:
-            return torch.arange(len(batch))
-        return torch.nonzero(teaching_groups(self.credit(batch), batch.group))[:, 0]
+    def has_signal(self, batch: Batch) -> bool:
+        """Looks at the advantages as they would be without a KL in the reward."""
+        normalise = NORMALISATIONS[self.config.normalisation]
+        earned = normalise(self.credit(batch), torch.zeros_like(batch.logprobs), batch.group, batch.mask)
+        return bool((earned.abs() > NOTHING).any())
+
+    def kept(self, batch: Batch, teaching: Tensor) -> Tensor:
+        """[episodes] who is left where groups are filtered: those of groups that teach."""
+        return teaching
 
     def learnable(self, batch: Batch) -> Batch:
         """Episodes that neither advantage nor KL nor entropy moves are not computed; filtered groups do not count."""
+        teaching = teaching_groups(batch.advantages, batch.group)
+        held = torch.ones_like(teaching) if self.config.kl_on_silent_groups else teaching
+        batch = batch.with_(held=held)
+        if self.config.filter_groups:
+            batch = batch.select(self.kept(batch, teaching)).recounted()
         moved = batch.advantages.abs().amax(dim=1) > NOTHING
+        if self.reference is not None and self.config.kl_place == "loss":
+            moved |= batch.held
         if self.config.entropy_coeff:
             moved[:] = True
-        elif self.reference is not None and self.config.kl_place == "loss":
-            moved[self.rows_to_hold(batch)] = True
-        if self.config.filter_groups:
-            teaching = teaching_groups(batch.advantages, batch.group)
-            batch, moved = batch.select(teaching).recounted(), moved[teaching]
         return batch.select(moved)
 
-    def describe(self, update: Update, batch: Batch) -> dict[str, float]:
+    def describe(self, update: Update, batch: Batch, everybody: Batch) -> dict[str, float]:
         """Lets the strength of the KL follow its target."""
-        metrics = super().describe(update, batch)
+        metrics = super().describe(update, batch, everybody)
         if self.config.kl_target and "kl" in metrics:
             self.memory["kl_coeff"] = adapted_coefficient(self.kl_coeff, metrics["kl"], self.config.kl_target)
             metrics["kl_coeff"] = self.kl_coeff

@@ -11,7 +11,7 @@ from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.policy_gradient import Normalisation
 from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
 from lmgym.learning.batch import Batch
-from lmgym.losses import KLEstimator, clipped, token_ratios
+from lmgym.losses import KLEstimator, clipped, old_logprobs, sampler_weights, token_ratios
 
 
 @dataclass
@@ -32,6 +32,8 @@ class ReinforcePPConfig(ReinforceConfig):
     """The weight of a KL in the loss, if it is put there, is cut here."""
     clip: float = 0.2
     """A token's probability need not move further than this share of what it was."""
+    max_sampler_ratio: float = 2.0
+    """A token weighs as much as it was likelier to the learner than to the sampler, up to this; 0 is no correction."""
 
     def corrects_old_episodes(self) -> bool:
         """The objective has a ratio of its own."""
@@ -46,4 +48,6 @@ class ReinforcePP(Reinforce):
 
     def objective(self, logprobs: Tensor, batch: Batch) -> Tensor:
         """PPO's clip, token by token."""
-        return clipped(token_ratios(logprobs, batch.logprobs), batch.advantages, self.config.clip, self.config.clip)
+        config, old = self.config, old_logprobs(logprobs, batch)
+        weights = sampler_weights(old, batch, config.max_sampler_ratio)
+        return weights * clipped(token_ratios(logprobs, old), batch.advantages, config.clip, config.clip)

@@ -5,41 +5,29 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
 
+from lmgym.advantages import NOTHING
 from lmgym.algorithms.config import RLConfig
+from lmgym.algorithms.learning_signal import outcome_metrics, without_signal
 from lmgym.buffer import Buffer
-from lmgym.curriculum import POOL, choose_problems, success_rates
+from lmgym.checkpoint import Companion
+from lmgym.curriculum import ENDLESS, fruitful_problems, shuffled_walk
 from lmgym.envs.env import Env
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.errors import UserError
-from lmgym.evaluate import Evaluation, evaluate, held_out_indices, is_correct, normalise, overlap
+from lmgym.evaluate import Evaluation, evaluate, held_out_indices, normalise, overlap
 from lmgym.learning.batch import Batch
 from lmgym.learning.learner import Learner, LearnerSettings, Update
+from lmgym.learning.schedules import learning_rate_factor
 from lmgym.losses import masked_max, masked_mean
 from lmgym.policies.llm_policy import LLMPolicy
 from lmgym.policies.policy import Policy
 from lmgym.run import Run, uninterrupted
 from lmgym.types import Episode, State
-
-COMPARABLE_TASK = 100_000
-"""A task with more problems than this is procedural, and only the problems really trained on are compared."""
-
-
-class Companion(Protocol):
-    """Something with weights of its own that a checkpoint keeps, such as a reference or a critic."""
-
-    def save(self, path: Path) -> None:
-        """Writes what cannot be had from elsewhere."""
-        ...
-
-    def load(self, path: Path) -> None:
-        """Reads it back."""
-        ...
 
 
 class RLAlgorithm(ABC):
@@ -67,14 +55,16 @@ class RLAlgorithm(ABC):
         self.run = run or Run()
         if self.config.recompute_activations:
             policy.model.recompute_activations()
-        self.learner = self.make_learner()
         self.memory: dict[str, float] = {}
         """Numbers that outlast an iteration, such as a running mean; a checkpoint keeps them."""
+        self.learner = self.make_learner()
+        self.learner.factor = self.learning_rate_factor
         self.buffer = Buffer(self.config.buffer_capacity, self.run.episodes_path)
         self.iteration = 0
         self.evaluations: dict[int, Evaluation] = {}
         self.eval_indices: list[int] = []
         self.trained_on: set[str] = set()
+        self._was_silent = False
         if eval_env is not None and self.config.eval_problems:
             self.eval_indices = held_out_indices(eval_env, self.config.eval_problems, avoid=policy.examples)
         self._look_for_contamination()
@@ -130,23 +120,55 @@ class RLAlgorithm(ABC):
                 "there are no episodes to learn from: --load_buffer_from_cache_at_start reads a file of them."
             )
         self.trained_on.update(normalise(episode.problem.prompt) for episode in seen)
-        batch = self.prepare(Batch.from_episodes([*fresh, *replayed]))
+        batch = self.prepare(self.make_batch([*fresh, *replayed]))
         batch = batch.with_(advantages=self.advantages(batch))
         learnable = self.learnable(batch)
-        metrics = {
-            "reward": float(np.mean([episode.reward for episode in seen])),
-            "accuracy": float(np.mean([is_correct(episode) for episode in seen])),
-            "length": float(np.mean([episode.length for episode in seen])),
-            "cut_off": float(np.mean([episode.cut_off for episode in seen])),
-            "tokens": float(sum(episode.length for episode in fresh)),
-            "episodes_learnt": float(len(learnable)),
-        }
-        self.spend(metrics["tokens"])
+        tokens = float(sum(episode.length for episode in fresh))
+        metrics = outcome_metrics(seen) | {"tokens": tokens, "episodes_learnt": float(len(learnable))}
+        self.spend(tokens)
+        self._warn_without_signal(seen, batch)
+        return metrics | self.extra_metrics(seen, batch) | self.learn(learnable, batch)
+
+    def learn(self, learnable: Batch, everybody: Batch) -> dict[str, float]:
+        """All optimiser steps of an iteration, and what to report of the first; without episodes, of none."""
+        metrics = {} if len(learnable) else self.describe(self.learner.observe(everybody), everybody, everybody)
         for index in range(self.config.updates_per_iteration):
             update = self.optimise(learnable)
             if index == 0 and update is not None:
-                metrics |= self.describe(update, learnable)
+                metrics = self.describe(update, learnable, everybody)
+                learnable = learnable.after_first_update(update.logprobs)
         return metrics
+
+    def extra_metrics(self, episodes: Sequence[Episode], batch: Batch) -> dict[str, float]:
+        """Metrics of an author's own, from an iteration's episodes and their batch with its advantages."""
+        return {}
+
+    def learning_rate_factor(self, step: int, total: int) -> float:
+        """The share of --learning_rate for an optimiser step, of `total`; override it for a schedule of your own."""
+        config, memory = self.config, self.memory
+        since, factor = int(memory.get("schedule_step", 0)), memory.get("schedule_factor", 1.0)
+        return learning_rate_factor(step, total, config.schedule, config.warmup_steps, since, factor)
+
+    def continue_schedule(self, factor: float) -> None:
+        """A resumed run that has another number of steps goes on from the last factor, down to 0 at its new end."""
+        if self.learner.steps_done > self.config.warmup_steps:
+            self.memory |= {"schedule_step": self.learner.steps_done - 1, "schedule_factor": factor}
+
+    def has_signal(self, batch: Batch) -> bool:
+        """Whether any episode has something to teach, besides staying near a reference."""
+        return bool((batch.advantages.abs() > NOTHING).any())
+
+    def make_batch(self, episodes: Sequence[Episode]) -> Batch:
+        """Episodes as tensors, how long they may be, and which were sampled with the weights as they are now."""
+        batch = Batch.from_episodes(episodes)
+        fresh = batch.policy_version == self.policy.model.version
+        return batch.with_(fresh=fresh, length_limit=self.length_limit())
+
+    def length_limit(self) -> int:
+        """Tokens per action times actions per episode, where the environment limits those; at most the context."""
+        env = self.envs.env
+        actions = int(getattr(env, "max_steps", 1)) if getattr(env, "stepwise", True) else 1
+        return min(self.policy.max_tokens * actions, self.policy.model.context_length)
 
     def spend(self, tokens: float) -> None:
         """Counts generated tokens."""
@@ -173,10 +195,9 @@ class RLAlgorithm(ABC):
         """What a checkpoint keeps besides the policy, by name."""
         return {}
 
-    def describe(self, update: Update, batch: Batch) -> dict[str, float]:
-        """What to report of an optimiser step, seen before it moved the weights."""
-        acted = self.policy.model.version - 1  # this step has counted itself already
-        on_policy = batch.mask & (batch.policy_version == acted)[:, None]
+    def describe(self, update: Update, batch: Batch, everybody: Batch) -> dict[str, float]:
+        """What to report of an optimiser step on `batch`, a part of `everybody`, seen before it moved the weights."""
+        on_policy = batch.mask & batch.fresh[:, None]
         gap = (update.logprobs - batch.logprobs).abs()
         return {
             "loss": update.loss,
@@ -213,26 +234,16 @@ class RLAlgorithm(ABC):
         """
         count, size = self.config.problems_per_iteration, len(self.envs.env.problems)
         if self.config.curriculum:
-            return self._fruitful_problems(count, min(size, POOL))
+            before = [episode for episode in self.buffer.episodes if episode.iteration < self.iteration]
+            random = np.random.default_rng([self.config.seed, self.iteration])
+            return fruitful_problems(self.envs.env.problems, before, count, random)
         first = (self.iteration * self.max_helpings + helping) * count
-        places = range(first, first + count)
-        if size > COMPARABLE_TASK:
-            start = int(np.random.default_rng(self.config.seed).integers(size))
-            return [(start + place) % size for place in places]
-        epochs = {place // size for place in places}
-        orders = {epoch: np.random.default_rng([self.config.seed, epoch]).permutation(size) for epoch in epochs}
-        return [int(orders[place // size][place % size]) for place in places]
+        return shuffled_walk(first, count, size, self.config.seed)
 
     @property
     def max_helpings(self) -> int:
         """How often an iteration may collect."""
         return 1
-
-    def _fruitful_problems(self, count: int, pool: int) -> list[int]:
-        before = [episode for episode in self.buffer.episodes if episode.iteration < self.iteration]
-        order = np.random.default_rng([self.config.seed, self.iteration]).permutation(pool).tolist()
-        ids = [self.envs.env.problems[index].id for index in range(pool)]
-        return choose_problems(order, ids, success_rates(before), count)
 
     def next_seed(self) -> int:
         """The seed of this iteration's episodes: all randomness is a function of the run's seed and the iteration."""
@@ -247,9 +258,9 @@ class RLAlgorithm(ABC):
         return draw(count, random, before=self.iteration)
 
     def _look_for_contamination(self) -> None:
-        """Warns where held-out problems are also trained on, by comparing the problems themselves."""
+        """Warns where held-out problems are also trained on; of an endless task those that really are."""
         problems = self.envs.env.problems
-        if not self.eval_indices or self.eval_env is None or len(problems) > COMPARABLE_TASK:
+        if not self.eval_indices or self.eval_env is None or len(problems) > ENDLESS:
             return
         both = overlap((self.eval_env.problems[index] for index in self.eval_indices), problems)
         self.trained_on |= both
@@ -259,6 +270,12 @@ class RLAlgorithm(ABC):
                 "on, so the accuracy of this run says nothing about new problems; every number is marked. Give others "
                 "with --eval_env."
             )
+
+    def _warn_without_signal(self, episodes: Sequence[Episode], batch: Batch) -> None:
+        """Says why nothing can be learnt, once for as many iterations as that lasts."""
+        before, self._was_silent = self._was_silent, not self.has_signal(batch)
+        if self._was_silent and not before:
+            self.run.warn(without_signal(episodes))
 
     def _speed(self, started: float, collected: float) -> dict[str, float]:
         now = time.perf_counter()

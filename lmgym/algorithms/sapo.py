@@ -11,7 +11,7 @@ from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.grpo import GroupRelative, GroupRelativeConfig
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
-from lmgym.losses import Averaging, soft_gated, token_ratios
+from lmgym.losses import Averaging, old_logprobs, sampler_weights, soft_gated, token_ratios
 
 
 @dataclass
@@ -24,6 +24,8 @@ class SAPOConfig(GroupRelativeConfig):
     """How fast the gate closes for tokens with a positive advantage."""
     sharpness_bad: float = 1.05
     """And for those with a negative one."""
+    max_sampler_ratio: float = 2.0
+    """A token weighs as much as it was likelier to the learner than to the sampler, up to this; 0 is no correction."""
 
     def check(self) -> None:
         """Also refuses a gate that never closes."""
@@ -40,5 +42,6 @@ class SAPO(GroupRelative):
 
     def objective(self, logprobs: Tensor, batch: Batch) -> Tensor:
         """A sigmoid of the ratio."""
-        ratios = token_ratios(logprobs, batch.logprobs)
-        return soft_gated(ratios, batch.advantages, self.config.sharpness_good, self.config.sharpness_bad)
+        config, old = self.config, old_logprobs(logprobs, batch)
+        gated = soft_gated(token_ratios(logprobs, old), batch.advantages, config.sharpness_good, config.sharpness_bad)
+        return sampler_weights(old, batch, config.max_sampler_ratio) * gated

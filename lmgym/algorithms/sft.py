@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.imitation import Imitation, ImitationConfig
+from lmgym.distribution import WHOLE
 from lmgym.learning.batch import Batch
+from lmgym.learning.learner import LearnerSettings
 from lmgym.policies.demonstrator import Demonstrator
 
 
@@ -24,7 +26,7 @@ class SFTConfig(ImitationConfig):
 
 
 class SFT(Imitation):
-    """Imitates worked solutions; the reward of an iteration says whether the solutions themselves are right."""
+    """Maximum likelihood of worked solutions, at temperature 1; its reward says whether those are right themselves."""
 
     Config: ClassVar[type[RLConfig]] = SFTConfig
     config: SFTConfig
@@ -32,6 +34,10 @@ class SFT(Imitation):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.actor = Demonstrator(self.policy)
+
+    def _learner_settings(self) -> LearnerSettings:
+        """The likelihood of a solution is that of the model itself, whatever temperature and cut it samples with."""
+        return replace(super()._learner_settings(), distribution=WHOLE)
 
     def advantages(self, batch: Batch) -> Tensor:
         """1 for every token that the policy would have had to choose."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.rl_algorithm import Companion, RLAlgorithm
+from lmgym.algorithms.rl_algorithm import RLAlgorithm
+from lmgym.checkpoint import Companion
 from lmgym.envs.env import Env
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
@@ -25,7 +23,8 @@ class WithReferenceConfig(RLConfig):
     """How strongly, and to whom, the policy is held."""
 
     kl_coeff: float = 0.0
-    """How strongly the policy is held to the reference; 0 computes no reference at all."""
+    """How strongly the policy is held to the reference; 0 computes no reference at all. With --top_k or --top_p the
+    reference keeps each sampled token even where its own cut would not, so the KL is only near to one."""
     update_reference_every: int = 0
     """Let the reference catch up with the policy after every so many iterations; 0 is never."""
 
@@ -37,7 +36,7 @@ class WithReferenceConfig(RLConfig):
 
 
 class WithReference(RLAlgorithm):
-    """Fills in the reference's log-probabilities of those episodes that are held to it."""
+    """Fills in the reference's log-probabilities of every episode, so that the KL is measured on all of them."""
 
     Config: ClassVar[type[RLConfig]] = WithReferenceConfig
     config: WithReferenceConfig
@@ -63,31 +62,36 @@ class WithReference(RLAlgorithm):
                 f"{ref_policy.model.name} has other weights than {policy.model.name}, so it cannot catch up with it: "
                 "leave --update_reference_every out."
             )
+        if self.config.kl_coeff and policy.distribution.is_cut:
+            self.run.warn(
+                "under --top_k or --top_p the KL to the reference is only near to one: the reference keeps each "
+                "sampled token, even where its own cut would not."
+            )
         if self.config.kl_coeff:
             self.reference = make_reference(policy.model, ref_policy.model if ref_policy else None)
 
     def prepare(self, batch: Batch) -> Batch:
-        """Lets the reference catch up when it is time, and asks it about the tokens that are held to it."""
+        """Lets the reference catch up when it is time, and asks it about every episode."""
         if self.reference is None:
             return batch
         every = self.config.update_reference_every
         if every and self.iteration and self.iteration % every == 0:
             self.reference.refresh()
-        rows = self.rows_to_hold(batch)
-        logprobs = torch.zeros_like(batch.logprobs)
-        if len(rows):
-            logprobs[rows] = self.reference.logprobs(self.learner, batch.select(rows))
-        return batch.with_(reference_logprobs=logprobs)
+        return batch.with_(reference_logprobs=self.reference.logprobs(self.learner, batch))
 
-    def rows_to_hold(self, batch: Batch) -> Tensor:
-        """The episodes that the reference is asked about."""
-        return torch.arange(len(batch))
+    def describe(self, update: Update, batch: Batch, everybody: Batch) -> dict[str, float]:
+        """Adds the distance from the reference over all fresh episodes; where none are, over those that were computed.
 
-    def describe(self, update: Update, batch: Batch) -> dict[str, float]:
-        """Adds the distance from the reference."""
-        metrics = super().describe(update, batch)
-        if self.reference is not None:
-            metrics["kl"] = masked_mean(kl_estimate(update.logprobs, batch.reference_logprobs, "k3"), batch.mask)
+        Of a fresh episode that was not computed, the sampler's log-probabilities are the policy's own.
+        """
+        metrics = super().describe(update, batch, everybody)
+        if self.reference is None:
+            return metrics
+        measured, logprobs = batch, update.logprobs
+        if bool(everybody.fresh.any()):
+            measured = everybody.select(everybody.fresh)
+            logprobs = everybody.logprobs.index_copy(0, batch.row, update.logprobs)[everybody.fresh]
+        metrics["kl"] = masked_mean(kl_estimate(logprobs, measured.reference_logprobs, "k3"), measured.mask)
         return metrics
 
     def companions(self) -> dict[str, Companion]:

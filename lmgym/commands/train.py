@@ -199,6 +199,7 @@ def load_buffer(algorithm: RLAlgorithm, path: Path) -> None:
         steps = tuple(replace(step, action=replace(step.action, policy_version=NOBODY)) for step in episode.steps)
         algorithm.buffer.episodes.append(replace(episode, steps=steps, iteration=episode.iteration - newest - 1))
     algorithm.buffer.episodes.extend(own)
+    algorithm.buffer.evict()
     algorithm.trained_on |= {normalise(episode.problem.prompt) for episode in episodes}
 
 

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from lmgym.buffer import group_key
 from lmgym.learning.packing import shared_with_previous
 from lmgym.types import Episode
 
@@ -31,14 +33,30 @@ class Batch:
     """[episodes, steps] one reward per step, padded with 0."""
     step_count: Tensor
     """[episodes] how many steps are real."""
+    truncated: Tensor
+    """[episodes] True where a limit ended the episode, not the task: it would have gone on."""
     group: Tensor
     """[episodes] equal for samples of one problem by one policy."""
     policy_version: Tensor
     """[episodes] the version that wrote the last step; versions count optimiser steps."""
+    seed: Tensor
+    """[episodes] what each one was sampled with: a lot that knows nothing of what came of it, to break ties by."""
     advantages: Tensor
     """[episodes, length] the credit of each token; 0 until an algorithm gives it."""
     reference_logprobs: Tensor
     """[episodes, length] the reference policy's log-probabilities; 0 where no reference is used."""
+    row: Tensor
+    """[episodes] where each one stands in the batch that this is a part of."""
+    fresh: Tensor
+    """[episodes] True where the weights that are about to learn are those that sampled the episode.
+
+    Its ratios are then against the learner's own log-probabilities, which the sampler's only approximate.
+    """
+    old_logprobs: Tensor
+    """[episodes, length] what ratios of all other episodes are against: the learner's log-probabilities in the first
+    update of this iteration, or the sampler's of an older episode."""
+    held: Tensor
+    """[episodes] True where the KL to the reference is part of the loss."""
     entropies: Tensor
     """[episodes, length] the learner's entropy where a token was chosen; only in a loss, with its gradient."""
     values: Tensor
@@ -51,32 +69,71 @@ class Batch:
     """Chosen tokens in the whole optimiser step: the denominator that no micro-batch changes."""
     total_episodes: int
     """Episodes in the whole optimiser step."""
+    length_limit: int
+    """Tokens that an episode may have at most, the same for every batch of a run; 1 until an algorithm sets it."""
 
     @classmethod
     def from_episodes(cls, episodes: Sequence[Episode]) -> Batch:
         """Lays episodes out side by side: those of one group, and in it those that begin alike, are neighbours."""
-        numbers = {key: number for number, key in enumerate(dict.fromkeys(_group_key(e) for e in episodes))}
-        episodes = sorted(episodes, key=lambda episode: (numbers[_group_key(episode)], episode.tokens))
-        mask = _padded([episode.mask for episode in episodes], torch.bool)
-        blank = torch.zeros(mask.shape)
-        return cls(
+        numbers = {key: number for number, key in enumerate(dict.fromkeys(group_key(e) for e in episodes))}
+        episodes = sorted(episodes, key=lambda episode: (numbers[group_key(episode)], episode.tokens))
+        return cls.from_tensors(
             tokens=_padded([episode.tokens for episode in episodes], torch.long),
             lengths=torch.tensor([len(episode.tokens) for episode in episodes]),
-            mask=mask,
+            mask=_padded([episode.mask for episode in episodes], torch.bool),
             logprobs=_padded([episode.logprobs for episode in episodes], torch.float32),
             step_index=_padded([episode.step_index for episode in episodes], torch.long, filler=-1),
             rewards=_padded([episode.rewards for episode in episodes], torch.float32),
             step_count=torch.tensor([len(episode.steps) for episode in episodes]),
-            group=torch.tensor([numbers[_group_key(episode)] for episode in episodes]),
+            truncated=torch.tensor([episode.steps[-1].truncated for episode in episodes]),
+            group=torch.tensor([numbers[group_key(episode)] for episode in episodes]),
             policy_version=torch.tensor([episode.steps[-1].action.policy_version for episode in episodes]),
+            seed=torch.tensor([episode.steps[0].state.seed for episode in episodes]),
+        )
+
+    @classmethod
+    def from_tensors(
+        cls,
+        *,
+        tokens: Tensor,
+        lengths: Tensor,
+        mask: Tensor,
+        logprobs: Tensor,
+        step_index: Tensor,
+        rewards: Tensor,
+        step_count: Tensor,
+        truncated: Tensor,
+        group: Tensor,
+        policy_version: Tensor,
+        seed: Tensor,
+    ) -> Batch:
+        """What was sampled, with all that learning adds still blank: nothing fresh, every episode held."""
+        blank, everybody = torch.zeros_like(logprobs), torch.ones(len(tokens), dtype=torch.bool)
+        return cls(
+            tokens=tokens,
+            lengths=lengths,
+            mask=mask,
+            logprobs=logprobs,
+            step_index=step_index,
+            rewards=rewards,
+            step_count=step_count,
+            truncated=truncated,
+            group=group,
+            policy_version=policy_version,
+            seed=seed,
             advantages=blank,
             reference_logprobs=blank,
+            row=torch.arange(len(tokens)),
+            fresh=~everybody,
+            old_logprobs=logprobs,
+            held=everybody,
             entropies=blank,
             values=blank,
             old_values=blank,
             value_targets=blank,
             total_tokens=max(int(mask.sum()), 1),
-            total_episodes=len(episodes),
+            total_episodes=len(tokens),
+            length_limit=1,
         )
 
     def __len__(self) -> int:
@@ -87,9 +144,9 @@ class Batch:
         """[episodes] the undiscounted sum of each one's rewards."""
         return self.rewards.sum(dim=1)
 
-    def with_(self, **tensors: Tensor) -> Batch:
-        """The same episodes with some of the tensors filled in, such as their advantages."""
-        return replace(self, **tensors)  # type: ignore[arg-type]
+    def with_(self, **filled: Any) -> Batch:
+        """The same episodes with some of the fields filled in, such as their advantages."""
+        return replace(self, **filled)
 
     def select(self, rows: Tensor) -> Batch:
         """Some of the episodes; the totals stay those of the whole."""
@@ -99,9 +156,20 @@ class Batch:
         """The same episodes, now counted as if there had been no others."""
         return replace(self, total_tokens=max(int(self.mask.sum()), 1), total_episodes=len(self))
 
+    def minibatches(self, count: int, random: np.random.Generator) -> list[Batch]:
+        """Deals whole groups into `count` parts at random, each counted as a whole; fewer groups make fewer parts."""
+        groups = random.permutation(self.group.unique().numpy())
+        parts = [torch.from_numpy(part) for part in np.array_split(groups, count) if len(part)]
+        return [self.select(torch.isin(self.group, part)).recounted() for part in parts]
+
     def to(self, device: torch.device) -> Batch:
         """The same on a device."""
         return self._map(lambda tensor: tensor.to(device))
+
+    def after_first_update(self, logprobs: Tensor) -> Batch:
+        """The same episodes for later updates, given the learner's log-probabilities in the first."""
+        old = torch.where(self.fresh[:, None], logprobs, self.old_logprobs)
+        return replace(self, old_logprobs=old, fresh=torch.zeros_like(self.fresh))
 
     def at_every_token(self, per_episode: Tensor) -> Tensor:
         """Spreads one value per episode over all tokens that it chose, 0 elsewhere."""
@@ -166,11 +234,6 @@ class Batch:
             if isinstance(value := getattr(self, field.name), Tensor)
         }
         return replace(self, **changed)
-
-
-def _group_key(episode: Episode) -> tuple[int, int]:
-    """Groups are numbered anew in every iteration: replayed ones must not meet fresh ones of the same number."""
-    return episode.iteration, episode.group
 
 
 def _padded(rows: Sequence[Sequence[Any]], dtype: torch.dtype, filler: float = 0) -> Tensor:

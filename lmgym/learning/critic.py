@@ -33,8 +33,8 @@ class Critic:
         self.learner = learner
         self.learns_alone = learns_alone
 
-    def values(self, batch: Batch) -> Tensor:
-        """The value [episodes, length] before each chosen token."""
+    def values(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The value [episodes, length] before each chosen token, and [episodes] after the last token."""
         return self.learner.values(batch)
 
     def learn(self, batch: Batch, loss: Loss) -> None:

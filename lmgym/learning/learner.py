@@ -65,6 +65,10 @@ class Learner:
         self.value_head = value_head
         self.reads_vocabulary = reads_vocabulary
         self.steps_done = 0
+        self.factor: Callable[[int, int], float] = lambda step, total: learning_rate_factor(
+            step, total, settings.schedule, settings.warmup_steps
+        )
+        """From an optimiser step, and how many there are, to its share of the learning rate."""
         # A second moment that forgets in about a hundred steps suits runs that only have some dozens.
         self.optimizer = torch.optim.AdamW(
             self.parameters().values(),
@@ -92,13 +96,10 @@ class Learner:
 
     def step(self, batch: Batch, loss: Loss) -> Update | None:
         """Accumulates the gradient of `loss` over micro-batches and moves the weights once; no episodes, no move."""
-        settings = self.settings
         if not len(batch):
             self.steps_done += 1
             return None
-        rate = settings.learning_rate * learning_rate_factor(
-            self.steps_done, settings.total_steps, settings.schedule, settings.warmup_steps
-        )
+        rate = self.learning_rate()
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=False)
@@ -112,12 +113,24 @@ class Learner:
             logprobs.append(scores.logprobs.detach().cpu())
             entropies.append(scores.entropies.detach().cpu())
         scorer.backward_trunk()
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters().values(), settings.max_gradient_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters().values(), self.settings.max_gradient_norm)
         if norm.isfinite():
             self.optimizer.step()
         self.steps_done += 1
         self.model.version += 1
         return Update(torch.cat(logprobs), torch.cat(entropies), total_loss, float(norm), rate)
+
+    def learning_rate(self) -> float:
+        """The step size of the next optimiser step."""
+        return self.settings.learning_rate * self.factor(self.steps_done, self.settings.total_steps)
+
+    @torch.no_grad()
+    def observe(self, batch: Batch) -> Update:
+        """What an optimiser step would see, without a gradient or a move."""
+        scorer = self._scorer(self.model, batch)
+        scores = [scorer.score(part.tokens, part.mask, part.lengths) for part in self._parts(batch, scorer)]
+        logprobs, entropies = (torch.cat(column).cpu() for column in list(zip(*scores, strict=True))[:2])
+        return Update(logprobs, entropies, 0.0, 0.0, self.learning_rate())
 
     @torch.no_grad()
     def logprobs(self, model: LanguageModel, batch: Batch) -> Tensor:
@@ -127,12 +140,13 @@ class Learner:
         return torch.cat([scorer.score(part.tokens, part.mask, part.lengths).logprobs.cpu() for part in parts])
 
     @torch.no_grad()
-    def values(self, batch: Batch) -> Tensor:
-        """The value before each chosen token, as the critic sees it now."""
+    def values(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The value before each chosen token, and after each episode's last one, as the critic sees them now."""
         trunk = common_trunk(batch.tokens, batch.mask, batch.lengths)
         scorer = TokenScorer(self.model, trunk, self.settings.distribution, self.value_head, reads_vocabulary=False)
-        parts = self._parts(batch, scorer)
-        return torch.cat([scorer.score(part.tokens, part.mask, part.lengths).values.cpu() for part in parts])
+        scores = [scorer.score(part.tokens, part.mask, part.lengths) for part in self._parts(batch, scorer)]
+        before = torch.cat([each.values.cpu() for each in scores])
+        return before, torch.cat([each.last_values.cpu() for each in scores])
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
         """The optimiser's moments under the names of their parameters."""

@@ -23,6 +23,8 @@ class Scores(NamedTuple):
     entropies: Tensor
     values: Tensor
     """How well it will go, seen just before the token; 0 without a value head."""
+    last_values: Tensor
+    """[rows] how well it would go on, seen after a row's last token; 0 without a value head."""
 
 
 class TokenScorer:
@@ -61,12 +63,15 @@ class TokenScorer:
         before, targets = places[:, :-1][mask[:, 1:]], tokens[:, 1:][mask[:, 1:]]
         blank = torch.zeros(tokens.shape, device=tokens.device)
         logprobs = entropies = values = blank
+        last_values = blank[:, 0]
         if self.reads_vocabulary:
             found = self._read_vocabulary(hidden, before, targets)
             logprobs, entropies = (blank.masked_scatter(mask, each) for each in found)
         if self.value_head is not None:
             values = blank.masked_scatter(mask, self.value_head(hidden[before].float())[:, 0])
-        return Scores(logprobs, entropies, values)
+            last = places.gather(1, lengths[:, None] - 1)[:, 0]
+            last_values = self.value_head(hidden[last].float())[:, 0]
+        return Scores(logprobs, entropies, values, last_values)
 
     def _read_vocabulary(self, hidden: Tensor, before: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """One place in the tree and one token after it is one number, in however many rows it stands."""

@@ -14,8 +14,14 @@ SHAPES = {
 }
 
 
-def learning_rate_factor(step: int, total: int, schedule: Schedule, warmup: int) -> float:
-    """Rises linearly over `warmup` steps, then follows the schedule, reaching its end after `total` steps."""
+def learning_rate_factor(
+    step: int, total: int, schedule: Schedule, warmup: int, since: int = 0, factor: float = 1.0
+) -> float:
+    """Rises linearly over `warmup` steps, then follows the schedule, reaching its end after `total` steps.
+
+    A run that was given another end goes on from the `factor` that it had reached at step `since`.
+    """
     if step < warmup:
         return (step + 1) / warmup
-    return SHAPES[schedule](min((step - warmup) / max(total - warmup, 1), 1.0))
+    begin = max(warmup, since)
+    return factor * SHAPES[schedule](min((step - begin) / max(total - begin, 1), 1.0))

@@ -7,11 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tabular import bare
+from tabular import LIMIT, bare
 from torch import Tensor
 
 from lmgym.learning.batch import Batch
-from lmgym.losses import CONSTANT_LENGTH
 
 pytest.importorskip("trl", reason="TRL is not installed; pip install 'lmgym[peers]' to compare with it")
 
@@ -47,7 +46,7 @@ def trl_loss(loss_type: str, logprobs: Tensor, *, level: str = "token", low: flo
         use_vllm=False,
         model=SimpleNamespace(training=True),
         current_gradient_accumulation_steps=1,
-        max_completion_length=CONSTANT_LENGTH,
+        max_completion_length=LIMIT,
         _entropy_bonus_enabled=False,
         _metrics={"train": defaultdict(list)},
         accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x),
@@ -73,9 +72,8 @@ def trl_loss(loss_type: str, logprobs: Tensor, *, level: str = "token", low: flo
 
 
 def our_batch() -> Batch:
-    blank = torch.zeros(ROWS, LENGTH)
-    return Batch(
-        tokens=blank.long(),
+    return Batch.from_tensors(
+        tokens=torch.zeros(ROWS, LENGTH, dtype=torch.long),
         lengths=MASK.sum(dim=1),
         mask=MASK,
         logprobs=OLD,
@@ -84,22 +82,16 @@ def our_batch() -> Batch:
         step_count=torch.ones(ROWS, dtype=torch.long),
         group=torch.zeros(ROWS, dtype=torch.long),
         policy_version=torch.zeros(ROWS, dtype=torch.long),
-        advantages=ADVANTAGES[:, None] * MASK,
-        reference_logprobs=REFERENCE,
-        entropies=blank,
-        values=blank,
-        old_values=blank,
-        value_targets=blank,
-        total_tokens=int(MASK.sum()),
-        total_episodes=ROWS,
-    )
+        truncated=torch.zeros(ROWS, dtype=torch.bool),
+        seed=torch.arange(ROWS),
+    ).with_(advantages=ADVANTAGES[:, None] * MASK, reference_logprobs=REFERENCE, length_limit=LIMIT)
 
 
 CASES = [
     ("grpo", {}, "grpo", "token", 0.2, 0.2),
     ("grpo", {"averaging": "token"}, "bnpo", "token", 0.2, 0.2),
     ("dr-grpo", {}, "dr_grpo", "token", 0.2, 0.2),
-    ("dapo", {}, "dapo", "token", 0.2, 0.28),
+    ("dapo", {"kl_on_silent_groups": False}, "dapo", "token", 0.2, 0.28),
     ("gspo", {}, "grpo", "sequence", 3e-4, 4e-4),
     ("gspo", {"clip_low": 0.1, "clip_high": 0.1}, "grpo", "sequence", 0.1, 0.1),
     ("cispo", {}, "cispo", "token", 0.2, 5.0),

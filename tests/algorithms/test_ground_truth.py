@@ -8,11 +8,13 @@ import pytest
 import torch
 from tabular import (
     LENGTH,
+    LIMIT,
     SEQUENCES,
     STATES,
     bare,
     batch_of,
     close,
+    critic_of,
     entropies_of,
     expected_update,
     gradient,
@@ -22,8 +24,6 @@ from tabular import (
     table,
 )
 from torch import Tensor
-
-from lmgym.losses import CONSTANT_LENGTH
 
 GENERATOR = torch.Generator().manual_seed(5)
 REWARDS = torch.rand(len(SEQUENCES), 1, dtype=torch.float64, generator=GENERATOR)
@@ -58,13 +58,13 @@ TRUTH = gradient(expected_return)
     [
         ("reinforce", {"baseline": "none"}, 1, 1 / LENGTH),
         ("reinforce", {"baseline": "running", "averaging": "episode"}, 1, 1 / LENGTH),
-        ("reinforce", {"baseline": "none", "averaging": "constant"}, 2, 1 / CONSTANT_LENGTH),
+        ("reinforce", {"baseline": "none", "averaging": "constant"}, 2, 1 / LIMIT),
         ("reinforce", {}, 2, 1 / 2 / LENGTH),  # a group's own mean takes one part in its size away
         ("reinforce", {}, 3, 2 / 3 / LENGTH),
         ("reinforce-stable", {"kl_coeff": 0.0}, 2, 1 / 2 / LENGTH),
-        ("rloo", {}, 2, 1 / CONSTANT_LENGTH),
-        ("rloo", {}, 3, 1 / CONSTANT_LENGTH),
-        ("dr-grpo", {}, 2, 1 / 2 / CONSTANT_LENGTH),
+        ("rloo", {}, 2, 1 / LIMIT),
+        ("rloo", {}, 3, 1 / LIMIT),
+        ("dr-grpo", {}, 2, 1 / 2 / LIMIT),
         ("dr-grpo", {"averaging": "token"}, 3, 2 / 3 / LENGTH),
         ("cispo", {"normalisation": "none"}, 2, 1 / 2 / LENGTH),
         ("sapo", {"normalisation": "none"}, 2, 1 / 2 / LENGTH),
@@ -99,7 +99,7 @@ def test_maxrl_climbs_the_first_terms_of_the_log_likelihood(group_size):
         return sum((1 - failure**k) / k for k in range(1, group_size))
 
     update = expected_update(bare("maxrl"), SUCCESS, group_size)
-    assert close(update, gradient(harmonic) / CONSTANT_LENGTH)
+    assert close(update, gradient(harmonic) / LIMIT)
 
 
 def standardised(group: tuple[int, ...]) -> Tensor:
@@ -134,8 +134,7 @@ KL_NAMES = ["reinforce", "reinforce-stable", "rloo", "grpo", "dr-grpo", "dapo", 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 @pytest.mark.parametrize("name", [*KL_NAMES, "distill"])
 def test_a_kl_in_the_loss_has_the_gradient_of_each_tokens_own_kl(name, estimator):
-    extra = {"teacher": "t"} if name == "distill" else {"kl_on_silent_groups": True}
-    extra |= {"filter_groups": False} if name == "dapo" else {}
+    extra = {"distill": {"teacher": "t"}, "dapo": {"filter_groups": False}}.get(name, {})
     algorithm = bare(name, kl_coeff=0.3, kl_estimator=estimator, averaging="token", **extra)
     nothing, reference = torch.zeros(len(SEQUENCES), 1, dtype=torch.float64), table(1)
     exact = -0.3 * gradient(lambda logits: state_kl(logits, reference)) / LENGTH
@@ -185,7 +184,8 @@ def test_a_clip_stops_what_has_gone_far_enough_and_nothing_else(name, good):
     advantage = torch.tensor([[1.0 if good else -1.0]], dtype=torch.float64)
     for change in (0.5, 1 - low - 0.01, 1 - low + 0.01, 1.0, 1 + high - 0.01, 1 + high + 0.01, 2.0):
         logprobs = torch.tensor([[change]], dtype=torch.float64).log().requires_grad_()
-        batch = batch_of((0,), REWARDS, table(0)).with_(advantages=advantage, logprobs=torch.zeros_like(advantage))
+        before = torch.zeros_like(advantage)
+        batch = batch_of((0,), REWARDS, table(0)).with_(advantages=advantage, logprobs=before, old_logprobs=before)
         slope = torch.autograd.grad(algorithm.objective(logprobs, batch).sum(), logprobs)[0].item()
         stopped = change > 1 + high if good else change < 1 - low
         assert slope == pytest.approx(0.0 if stopped else -advantage.item() * change)
@@ -209,7 +209,8 @@ def test_sapo_fades_on_both_sides():
         ratio = torch.tensor([[change]], dtype=torch.float64)
         logprobs = ratio.log().requires_grad_()
         one = torch.ones(1, 1, dtype=torch.float64)
-        batch = batch_of((0,), REWARDS, table(0)).with_(advantages=one, logprobs=torch.zeros_like(one))
+        before = torch.zeros_like(one)
+        batch = batch_of((0,), REWARDS, table(0)).with_(advantages=one, logprobs=before, old_logprobs=before)
         slope = torch.autograd.grad(algorithm.objective(logprobs, batch).sum(), logprobs)[0].item() / change
         slopes.append(-slope)
     assert slopes[2] == pytest.approx(1.0)
@@ -232,8 +233,8 @@ def test_ppo_without_clip_and_with_full_traces_is_unbiased_whatever_the_critic_s
                 [[0, *(1 + s for s in STATES[SEQUENCES.index(tuple(row[1:]))])] for row in batch.tokens.tolist()]
             )
             values = torch.cat([critic.new_zeros(1), critic])[states] * batch.mask
-            algorithm.critic.values = lambda _: values
-            return algorithm.prepare(batch)
+            algorithm.critic.values = critic_of(lambda _: values)
+            return batch
 
         update = expected_update(algorithm, rewards, 1, change=look_ahead, two_steps=two_steps)
         assert close(update, exact)
@@ -241,11 +242,10 @@ def test_ppo_without_clip_and_with_full_traces_is_unbiased_whatever_the_critic_s
 
 def test_ppos_kl_in_the_reward_has_the_gradient_of_the_kl_of_whole_sequences():
     algorithm = bare("ppo", kl_coeff=0.3, kl_place="reward", trace=1.0, normalisation="none", clip=1e9)
-    algorithm.learner, algorithm.reference.logprobs = None, lambda _, batch: batch.reference_logprobs
-    algorithm.critic.values = lambda batch: torch.full_like(batch.logprobs, 0.4) * batch.mask
+    algorithm.critic.values = critic_of(lambda batch: torch.full_like(batch.logprobs, 0.4) * batch.mask)
     nothing, reference = torch.zeros(len(SEQUENCES), 1, dtype=torch.float64), table(1)
     exact = -0.3 * gradient(lambda logits: sequence_kl(logits, reference)) / LENGTH
-    assert close(expected_update(algorithm, nothing, 2, reference=reference, change=algorithm.prepare), exact)
+    assert close(expected_update(algorithm, nothing, 2, reference=reference), exact)
 
 
 def test_expert_iteration_imitates_what_succeeded_and_nothing_else():
@@ -328,14 +328,13 @@ def test_a_group_that_is_equal_but_for_a_penalty_is_not_blown_up():
 
 @pytest.mark.parametrize("name", ["reinforce-stable", "grpo", "rloo"])
 def test_credit_that_is_only_rounding_is_no_credit(name):
-    """Eight equal rewards whose float32 mean is not quite that number: nothing is held, so nothing may be learnt."""
+    """Eight equal rewards whose float32 mean is not quite that number: a silent group, so nothing may be learnt."""
     equal = torch.full((len(SEQUENCES), 1), 0.1, dtype=torch.float64)
     batch = batch_of(range(8), equal, table(0), table(1))
     batch = batch.with_(rewards=batch.rewards.float())
-    algorithm = bare(name, kl_coeff=0.1)
+    algorithm = bare(name, kl_coeff=0.1, kl_on_silent_groups=False)
     batch = batch.with_(advantages=algorithm.advantages(batch))
     assert 0 < batch.advantages.abs().max() < 1e-6
-    assert not len(algorithm.rows_to_hold(batch))
     assert not len(algorithm.learnable(batch))
 
 
@@ -358,10 +357,25 @@ def test_groups_without_a_signal_leave_the_average_only_when_they_are_filtered()
         assert (learnable.total_episodes, learnable.total_tokens) == totals
 
 
+@pytest.mark.parametrize("normalisation", ["none", "group", "batch"])
+def test_the_reward_counts_as_much_as_asked_for_beside_a_teacher(normalisation):
+    """The coefficient scales the reward's part of the update, however that is normalised."""
+    once, twice, never = (
+        expected_update(
+            bare("distill", teacher="t", reward_coeff=coefficient, normalisation=normalisation),
+            REWARDS,
+            2,
+            reference=table(1),
+        )
+        for coefficient in (1.0, 2.0, 0.0)
+    )
+    assert close(twice - never, 2 * (once - never))
+
+
 def test_a_longer_loss_than_necessary_would_be_seen():
     """The checks above can fail: a wrong sign or scale is not close."""
     algorithm = bare("rloo")
     update = expected_update(algorithm, REWARDS, 2)
-    assert not close(-update, TRUTH / CONSTANT_LENGTH)
-    assert not close(1.01 * update, TRUTH / CONSTANT_LENGTH)
+    assert not close(-update, TRUTH / LIMIT)
+    assert not close(1.01 * update, TRUTH / LIMIT)
     assert loss_of(algorithm, batch_of((0, 1), REWARDS, table(0)), table(0), (0, 1)).ndim == 0

@@ -9,12 +9,11 @@ import torch
 from hand_made import Turn, make_episode
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tabular import SEQUENCES, after_prompt, bare, batch_of, logprobs_of, loss_of, table
+from tabular import LIMIT, SEQUENCES, after_prompt, bare, batch_of, critic_of, logprobs_of, loss_of, table
 
 from lmgym.advantages import generalised_advantages, leave_one_out, over_group
 from lmgym.algorithms.registry import ALGORITHMS
 from lmgym.learning.batch import Batch
-from lmgym.losses import CONSTANT_LENGTH
 
 REWARDS = torch.rand(len(SEQUENCES), 1, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
 GROUP = (0, 4, 7, 2, 2, 8)
@@ -34,7 +33,7 @@ def batch(rewards=REWARDS, sequences=GROUP, group=NUMBERS, behaviour=0):
 def test_grpo_without_its_deviation_is_dr_grpo_up_to_the_averaging():
     plain = slope(bare("grpo", normalisation="none"), batch())
     fixed = slope(bare("dr-grpo"), batch())
-    assert torch.allclose(plain * 2, fixed * CONSTANT_LENGTH)  # every episode here is two tokens long
+    assert torch.allclose(plain * 2, fixed * LIMIT)  # every episode here is two tokens long
 
 
 def test_rloo_equals_its_closed_form():
@@ -48,11 +47,10 @@ def test_ppo_without_clip_and_with_one_epoch_is_reinforce_with_the_critic_as_its
     episodes = batch()
     values = torch.full_like(episodes.logprobs, 0.4) * episodes.mask
     algorithm = bare("ppo", trace=1.0, normalisation="none", clip=1e9, updates_per_iteration=1)
-    algorithm.critic.values = lambda _: values
-    prepared = algorithm.prepare(episodes)
+    algorithm.critic.values = critic_of(lambda _: values)
     reinforce = bare("reinforce", baseline="running")
     reinforce.memory["mean_reward"] = 0.4
-    assert torch.allclose(slope(algorithm, prepared), slope(reinforce, episodes))
+    assert torch.allclose(slope(algorithm, episodes), slope(reinforce, episodes))
 
 
 def test_cispo_is_reinforce_with_grpos_advantages():
@@ -103,12 +101,11 @@ PAIRS = ["dpo", "online-dpo"]
 def test_neither_the_order_nor_the_cut_into_micro_batches_matters(name, order, cuts):
     algorithm = bare(name, **({"teacher": "t"} if name == "distill" else {}))
     algorithm.greedy_returns = torch.tensor([0.3, 0.6], dtype=torch.float64)
-    algorithm.critic.values = lambda batch: batch.tokens * 0.1 * batch.mask
+    algorithm.critic.values = critic_of(lambda batch: batch.tokens * 0.1 * batch.mask)
     reference = table(1)
-    prepare = algorithm.prepare if name == "ppo" else lambda batch: batch
-    whole = prepare(batch_of(GROUP, REWARDS, table(2), reference, group=NUMBERS))
+    whole = batch_of(GROUP, REWARDS, table(2), reference, group=NUMBERS)
     shuffled = [GROUP[i] for i in order]
-    again = prepare(batch_of(shuffled, REWARDS, table(2), reference, group=[NUMBERS[i] for i in order]))
+    again = algorithm.prepare(batch_of(shuffled, REWARDS, table(2), reference, group=[NUMBERS[i] for i in order]))
     again = again.with_(advantages=algorithm.advantages(again))
     logits = table(0).requires_grad_()
     total, edges = 0.0, [0, *sorted(cuts), 6]
@@ -151,17 +148,18 @@ def test_pairs_are_never_parted():
     values=st.lists(st.tuples(st.floats(-2, 2), st.floats(-2, 2), st.booleans()), min_size=1, max_size=7),
     discount=st.sampled_from([0.0, 0.9, 1.0]),
     trace=st.sampled_from([0.0, 0.5, 1.0]),
+    after=st.sampled_from([0.0, 0.8]),
 )
 @settings(max_examples=80, deadline=None)
-def test_gae_is_the_discounted_sum_of_surprises(values, discount, trace):
+def test_gae_is_the_discounted_sum_of_surprises(values, discount, trace, after):
     rewards, predicted, real = (list(column) for column in zip(*values, strict=True))
     found = generalised_advantages(
-        torch.tensor([rewards]), torch.tensor([predicted]), torch.tensor([real]), discount, trace
+        torch.tensor([rewards]), torch.tensor([predicted]), torch.tensor([after]), torch.tensor([real]), discount, trace
     )[0]
     places = [place for place, there in enumerate(real) if there]
-    following = [*(predicted[place] for place in places[1:]), 0.0][: len(places)]
+    following = [*(predicted[place] for place in places[1:]), after][: len(places)]
     surprises = [
-        rewards[place] + discount * after - predicted[place] for place, after in zip(places, following, strict=True)
+        rewards[place] + discount * later - predicted[place] for place, later in zip(places, following, strict=True)
     ]
     for index, place in enumerate(places):
         later = surprises[index:]
@@ -175,7 +173,7 @@ def test_gae_over_steps_gives_a_steps_tokens_one_advantage():
     episodes = batch_of((0, 3), rewards, table(0), two_steps=True)
     values = torch.tensor([[0, 0.3, 0.5], [0, 0.1, 0.9]], dtype=torch.float64)
     algorithm = bare("ppo", gae="steps", trace=0.5, normalisation="none")
-    algorithm.critic.values = lambda _: values
+    algorithm.critic.values = critic_of(lambda _: values)
     prepared = algorithm.prepare(episodes)
     last = episodes.rewards[:, 1] - values[:, 2]
     first = episodes.rewards[:, 0] + values[:, 2] - values[:, 1] + 0.5 * last

@@ -40,11 +40,11 @@ def critic(alone: bool, seed: int = 0) -> Critic:
 
 def test_a_new_critic_expects_nothing_and_learns_what_to_expect():
     one = critic(alone=True)
-    assert not one.values(BATCH).any()
-    before = (one.values(BATCH) - BATCH.value_targets)[BATCH.mask].square().mean()
+    assert not one.values(BATCH)[0].any()
+    before = (one.values(BATCH)[0] - BATCH.value_targets)[BATCH.mask].square().mean()
     for _ in range(20):
         one.learn(BATCH, squared)
-    after = (one.values(BATCH) - BATCH.value_targets)[BATCH.mask].square().mean()
+    after = (one.values(BATCH)[0] - BATCH.value_targets)[BATCH.mask].square().mean()
     assert after < 0.3 * before
 
 
@@ -55,10 +55,10 @@ def test_saved_and_read_back_it_is_the_same(tmp_path, alone):
     one.save(tmp_path / "critic.safetensors")
     other.load(tmp_path / "critic.safetensors")
     if alone:
-        assert torch.equal(one.values(BATCH), other.values(BATCH))
+        assert torch.equal(one.values(BATCH)[0], other.values(BATCH)[0])
         for each in (one, other):
             each.learn(BATCH, squared)
-        assert torch.equal(one.values(BATCH), other.values(BATCH))
+        assert torch.equal(one.values(BATCH)[0], other.values(BATCH)[0])
         assert one.learner.steps_done == other.learner.steps_done == 2
     else:
         for mine, theirs in zip(
@@ -69,6 +69,20 @@ def test_saved_and_read_back_it_is_the_same(tmp_path, alone):
 
 def test_a_head_on_the_policy_has_learnt_with_it_already():
     one = critic(alone=False)
-    before = one.values(BATCH)
+    before = one.values(BATCH)[0]
     one.learn(BATCH, squared)
-    assert torch.equal(one.values(BATCH), before)
+    assert torch.equal(one.values(BATCH)[0], before)
+
+
+def test_the_value_after_the_last_token_is_that_before_one_more():
+    """Whatever token follows: a value is seen before it."""
+    one = critic(alone=True)
+    for _ in range(5):
+        one.learn(BATCH, squared)
+    longer = [make_episode(Turn([5, 6, 7 + row], [8, 9, 40 + row], [1, 1, 1]), group=row) for row in range(4)]
+    ragged = [make_episode(Turn([5], [6], [1]), group=9), *longer]
+    before, after = one.values(Batch.from_episodes(EPISODES))
+    assert after.abs().min() > 1e-3
+    torch.testing.assert_close(after, one.values(Batch.from_episodes(longer))[0][:, 5], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(after, one.values(Batch.from_episodes(ragged))[0][1:, 5], atol=1e-5, rtol=1e-4)
+    assert before.shape == BATCH.mask.shape

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -207,6 +208,17 @@ def test_the_gradient_is_clipped_to_its_norm_and_reported_before():
 def test_the_learning_rate_over_ten_steps(schedule, warmup, expected):
     for step, factor in expected.items():
         assert learning_rate_factor(step, 10, schedule, warmup) == pytest.approx(factor, abs=1e-12)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])
+def test_a_run_that_is_made_longer_goes_on_from_where_its_learning_rate_was(schedule):
+    before = [learning_rate_factor(step, 7, schedule, 0) for step in range(7)]
+    after = [learning_rate_factor(step, 14, schedule, 0, since=6, factor=before[-1]) for step in range(7, 15)]
+    factors = before + after
+    assert all(later <= earlier for earlier, later in itertools.pairwise(factors)), "never a jump upwards"
+    assert after[-1] == pytest.approx(1.0 if schedule == "constant" else 0.0)
+    if schedule == "linear":
+        assert after == pytest.approx([before[-1] * (1 - step / 8) for step in range(1, 9)])
 
 
 def test_a_learner_uses_its_schedule():

@@ -203,7 +203,7 @@ def test_the_trunk_learns_only_when_its_backward_is_asked_for():
 def test_where_nothing_was_chosen_there_is_nothing():
     tokens, mask, lengths = grouped(trunk=9)
     scorer = TokenScorer(tiny_model(), common_trunk(tokens, mask, lengths), WHOLE)
-    logprobs, entropies, values = scorer.score(tokens, mask, lengths)
+    logprobs, entropies, values, _ = scorer.score(tokens, mask, lengths)
     assert (values == 0).all()
     assert (logprobs[~mask] == 0).all()
     assert (entropies[~mask] == 0).all()

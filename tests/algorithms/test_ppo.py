@@ -1,0 +1,101 @@
+"""PPO by hand: bootstrapped truncation, and minibatches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from small_tasks import TRAIN, Remembering, Vowel, chat
+from tabular import SEQUENCES, bare, batch_of, critic_of, table
+
+from lmgym.algorithms.ppo import PPO, PPOConfig
+from lmgym.envs.env import Env, Response
+from lmgym.errors import UserError
+from lmgym.types import State
+
+REWARDS = torch.rand(len(SEQUENCES), 2, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+VALUES = torch.tensor([[0, 0.3, 0.5], [0, 0.1, 0.9]], dtype=torch.float64)
+SMALL = {"iterations": 1, "eval_problems": 0, "problems_per_iteration": 5, "group_size": 4, "learning_rate": 1e-3}
+
+
+@pytest.mark.parametrize("gae", ["tokens", "steps"])
+def test_a_truncated_episode_goes_on_with_the_value_after_its_last_token(gae):
+    """Two steps of one token each, so both ways of looking ahead agree; only the second episode was truncated."""
+    discount, trace, after = 0.9, 0.5, 0.7
+    episodes = batch_of((0, 3), REWARDS, table(0), two_steps=True)
+    episodes = episodes.with_(truncated=torch.tensor([False, True]))
+    algorithm = bare("ppo", gae=gae, trace=trace, discount=discount, normalisation="none")
+    algorithm.critic.values = critic_of(lambda _: VALUES, after)
+    prepared = algorithm.prepare(episodes)
+    ends = torch.tensor([0.0, after], dtype=torch.float64)
+    last = episodes.rewards[:, 1] + discount * ends - VALUES[:, 2]
+    first = episodes.rewards[:, 0] + discount * VALUES[:, 2] - VALUES[:, 1] + discount * trace * last
+    assert torch.allclose(prepared.advantages[:, 1:], torch.stack([first, last], dim=1))
+    assert torch.allclose(prepared.value_targets[:, 1:], torch.stack([first, last], dim=1) + VALUES[:, 1:])
+
+
+def test_truncation_reaches_the_batch_from_the_environment():
+    class Endless(Env):
+        """Two turns and then no more; even problems end by themselves."""
+
+        def respond(self, state: State, text: str, ended: bool) -> Response:
+            over = state.turn == 2
+            natural = int(state.problem.id) % 2 == 0
+            return Response(0.0, reply="on", terminated=over and natural, truncated=over and not natural)
+
+    algorithm = PPO(chat(), Endless(TRAIN), PPOConfig(**SMALL), None, Remembering())
+    seen, prepare = [], algorithm.prepare
+    algorithm.prepare = lambda batch: seen.append(batch) or prepare(batch)
+    algorithm.train()
+    algorithm.iteration = 0
+    problems = [TRAIN[index] for index in algorithm.next_problems()]
+    odd = [int(problem.id) % 2 == 1 for problem in problems for _ in range(4)]
+    assert seen[0].truncated.tolist() == odd
+
+
+def steps_of(**given) -> tuple[PPO, list]:
+    algorithm = PPO(chat(), Vowel(TRAIN), PPOConfig(**{**SMALL, **given}), None, Remembering())
+    seen, step = [], algorithm.learner.step
+    algorithm.learner.step = lambda batch, loss: seen.append(batch) or step(batch, loss)
+    algorithm.train()
+    return algorithm, seen
+
+
+@pytest.mark.parametrize("critic", ["head", "model"])
+def test_every_pass_deals_all_groups_anew_and_each_minibatch_counts_itself(critic):
+    algorithm, seen = steps_of(minibatches=2, updates_per_iteration=3, critic=critic)
+    assert len(seen) == 6
+    passes = [seen[start : start + 2] for start in (0, 2, 4)]
+    for parts in passes:
+        groups = [part.group.unique().tolist() for part in parts]
+        assert sorted(number for part in groups for number in part) == [0, 1, 2, 3, 4]
+        assert sorted(map(len, groups)) == [2, 3]
+        for part in parts:
+            assert (part.total_episodes, part.total_tokens) == (len(part), int(part.mask.sum()))
+            assert len(part) == 4 * len(part.group.unique())
+    assert len({tuple(part.group.tolist()) for parts in passes for part in parts}) > 2, "another deal in each pass"
+    assert algorithm.learner.steps_done == algorithm.learner.settings.total_steps == 6
+    assert algorithm.critic.learner.steps_done == 6
+
+
+def test_all_minibatches_are_against_the_policy_as_it_was_before_the_first():
+    _, seen = steps_of(minibatches=5)
+    whole, _ = steps_of(minibatches=1)
+    for part in seen:
+        assert not bool(part.fresh.any())
+        torch.testing.assert_close(part.old_logprobs, part.logprobs, atol=1e-4, rtol=0)
+    assert whole.run.history[0].keys() == steps_of(minibatches=5)[0].run.history[0].keys()
+
+
+def test_the_deal_is_a_function_of_its_seed():
+    batch = batch_of(range(8), REWARDS, table(0), group=[0, 0, 1, 1, 2, 2, 3, 3])
+    deals = [[p.group.tolist() for p in batch.minibatches(2, np.random.default_rng(seed))] for seed in (1, 1, 2, 3)]
+    assert deals[0] == deals[1]
+    assert len({str(deal) for deal in deals}) > 1
+    assert len(batch.minibatches(9, np.random.default_rng(0))) == 4
+
+
+@pytest.mark.parametrize("count", [0, 6])
+def test_more_minibatches_than_groups_are_refused(count):
+    with pytest.raises(UserError, match="--minibatches"):
+        PPOConfig(**SMALL, minibatches=count).check()
