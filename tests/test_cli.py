@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM
 import lmgym
 from lmgym.algorithms.registry import ALGORITHMS
 from lmgym.cli import main
+from lmgym.commands.evaluate import trained_prompts
 
 TINY = ["--iterations", "2", "--problems_per_iteration", "2", "--group_size", "2", "--max_tokens", "8", "--shots", "1"]
 TINY += ["--eval_problems", "4", "--dtype", "float32", "--env_options", "max_steps", "2"]
@@ -359,6 +360,21 @@ def test_evaluating_a_run_on_what_it_was_trained_on_is_found(run, finished):
     assert outcome.code == 0, outcome.err
     assert f"WARNING: CONTAMINATED: {finished} was trained on {len(problems) - 1} of these problems" in outcome.err
     assert f"{len(problems)} CONTAMINATED problems" in outcome.out
+
+
+def test_only_a_path_has_a_training_whatever_the_current_directory_is(finished, monkeypatch):
+    trained = trained_prompts(str(finished))
+    assert trained
+    assert trained_prompts(str(finished / "model")) == trained
+    for place in (finished, finished / "model"):
+        monkeypatch.chdir(place)
+        assert trained_prompts("smollm2-135m") == set()
+        assert trained_prompts("someone/a-hub-model") == set()
+        assert trained_prompts(".") == trained
+    shadow = finished / "model" / "smollm2-135m"  # the known model is what such a name means
+    shadow.mkdir()
+    assert trained_prompts("smollm2-135m") == set()
+    shadow.rmdir()
 
 
 def test_a_run_that_saved_no_checkpoint_says_so_and_stays_as_it_was(run, finished, tmp_path):

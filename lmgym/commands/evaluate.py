@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from lmgym.assets import KNOWN_MODELS
 from lmgym.buffer import read_episodes
 from lmgym.commands.settings import PolicySettings, TaskSettings
 from lmgym.console import comparison_table, difference_line, messages, results
@@ -71,7 +72,7 @@ def run_evaluation(settings: EvalSettings) -> None:
             samples=measure.samples,
             temperature=measure.sample_temperature,
             seed=measure.seed,
-            trained_on=trained_prompts(Path(name)),
+            trained_on=trained_prompts(name),
         )
         if found[name].contaminated:
             messages.print(
@@ -89,9 +90,12 @@ def run_evaluation(settings: EvalSettings) -> None:
             write_text(path, json.dumps({name: result.to_json() for name, result in found.items()}, indent=2) + "\n")
 
 
-def trained_prompts(model: Path) -> set[str]:
+def trained_prompts(model: str) -> set[str]:
     """The problems a model was trained on, where it is a run of ours or a folder inside one."""
-    for folder in (model, *model.resolve().parents[:3]):
+    path = Path(model).expanduser()
+    if model in KNOWN_MODELS or not path.exists():
+        return set()
+    for folder in (path, *path.resolve().parents[:3]):
         if (folder / "episodes.jsonl").is_file():
             return {episode.problem.prompt for episode in read_episodes(folder / "episodes.jsonl")}
     return set()
