@@ -60,19 +60,31 @@ def _train(arguments: list[str]) -> None:
     from lmgym.algorithms.registry import find_algorithm
     from lmgym.commands import train as command
 
-    name = "reinforce-stable"
-    if arguments and not arguments[0].startswith("-"):
-        name, arguments = arguments[0], arguments[1:]
+    named = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    arguments = arguments[1:] if named else arguments
     resumed = _value_of("--resume", arguments)
     if resumed is not None:
-        folder = Path(resumed)
-        if not folder.is_dir():
-            raise UserError(f"{folder} is not a folder; give --resume the folder of a run.")
-        command.resume(folder, find_algorithm, _given_again(arguments, folder, find_algorithm))
+        _resume(Path(resumed), named, arguments)
         return
+    name = named or "reinforce-stable"
     algorithm = find_algorithm(name)
     settings = _parse_train(algorithm.Config, arguments, prog=f"lmgym train {name}")
     command.train(name, algorithm, settings)
+
+
+def _resume(folder: Path, named: str | None, arguments: list[str]) -> None:
+    from lmgym.algorithms.registry import find_algorithm
+    from lmgym.commands.resume import algorithm_of, resume
+    from lmgym.commands.train import settings_from
+
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder; give --resume the folder of a run.")
+    saved = _saved_config(folder)
+    name = algorithm_of(folder, saved, named)
+    config_class = find_algorithm(name).Config
+    before = settings_from(config_class, saved)
+    after = _parse_train(config_class, _without("--resume", arguments), "lmgym train --resume RUN", before)
+    resume(folder, name, before, after)
 
 
 def _parse_train(config_class: Any, arguments: list[str], prog: str, default: Any = None) -> Any:
@@ -84,20 +96,7 @@ def _parse_train(config_class: Any, arguments: list[str], prog: str, default: An
     )
     start = default or TrainSettings(config_class())
     flags = shape(start.algorithm, start.task, start.policy, start.run)
-    return _parse(shape, arguments, prog, flags)
-
-
-def _given_again(arguments: list[str], folder: Path, find_algorithm: Any) -> dict[str, Any]:
-    """The settings that stand beside --resume on the command line, to override the saved ones."""
-    from lmgym.commands.train import flat_settings, settings_from
-
-    place = arguments.index("--resume") if "--resume" in arguments else None
-    rest = arguments[:place] + arguments[place + 2 :] if place is not None else arguments
-    rest = [argument for argument in rest if not argument.startswith("--resume=")]
-    saved = _saved_config(folder)
-    algorithm = find_algorithm(saved["algorithm"])
-    settings = settings_from(algorithm.Config, saved)
-    return flat_settings(_parse_train(algorithm.Config, rest, "lmgym train --resume RUN", settings))
+    return _parse_task(shape, arguments, prog, flags)
 
 
 def _eval(arguments: list[str]) -> None:
@@ -113,13 +112,13 @@ def _eval(arguments: list[str]) -> None:
         trained = settings_from(find_algorithm(saved["algorithm"]).Config, saved)
         trained.policy.lora = False
         default = EvalSettings(replace(default.measure, eval_env=trained.run.eval_env), trained.task, trained.policy)
-    run_evaluation(_parse(EvalSettings, arguments, "lmgym eval", default))
+    run_evaluation(_parse_task(EvalSettings, arguments, "lmgym eval", default))
 
 
 def _play(arguments: list[str]) -> None:
     from lmgym.commands.play import PlaySettings, play
 
-    play(_parse(PlaySettings, arguments, "lmgym play", PlaySettings()))
+    play(_parse_task(PlaySettings, arguments, "lmgym play", PlaySettings()))
 
 
 def _bench(arguments: list[str]) -> None:
@@ -156,6 +155,16 @@ def _parse(shape: Any, arguments: list[str], prog: str, default: Any) -> Any:
     return tyro.cli(shape, args=arguments, prog=prog, default=default, config=config, use_underscores=True)
 
 
+def _parse_task(shape: Any, arguments: list[str], prog: str, default: Any) -> Any:
+    """The same for settings with a task, whose options are replaced as a whole or stay as they were."""
+    options = default.task.env_options
+    # Of a dictionary that is not empty, tyro would make one flag per key and take no others.
+    blank = replace(default, task=replace(default.task, env_options={}))
+    parsed = _parse(shape, arguments, prog, blank)
+    parsed.task.env_options = parsed.task.env_options or options
+    return parsed
+
+
 def _value_of(flag: str, arguments: list[str]) -> str | None:
     """The value of one flag, looked up before the others can be parsed."""
     for index, argument in enumerate(arguments):
@@ -166,6 +175,13 @@ def _value_of(flag: str, arguments: list[str]) -> str | None:
         if argument.startswith(f"{flag}="):
             return argument.split("=", 1)[1]
     return None
+
+
+def _without(flag: str, arguments: list[str]) -> list[str]:
+    """The arguments but for one flag and its value."""
+    place = arguments.index(flag) if flag in arguments else len(arguments)
+    rest = arguments[:place] + arguments[place + 2 :]
+    return [argument for argument in rest if not argument.startswith(f"{flag}=")]
 
 
 def _saved_config(folder: Path) -> dict[str, Any]:

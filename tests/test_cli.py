@@ -349,6 +349,13 @@ def test_a_run_is_evaluated_beside_its_base_as_it_was_trained(run, finished, mod
     assert saved[str(finished)]["eval/problems"] == 4
 
 
+def test_a_run_can_be_evaluated_with_other_options_than_it_was_trained_with(run, finished, tmp_path):
+    flags = ["--problems", 3, "--env_options", "max_steps", 1, "digits", 1, "--output", tmp_path / "out.json"]
+    outcome = run("eval", "--model", finished, *flags)
+    assert outcome.code == 0, outcome.err
+    assert json.loads((tmp_path / "out.json").read_text())[str(finished)]["eval/problems"] == 3
+
+
 def test_evaluating_a_run_on_what_it_was_trained_on_is_found(run, finished):
     rows = [json.loads(line) for line in (finished / "episodes.jsonl").read_text().splitlines()]
     data = finished.parent / "seen.jsonl"
@@ -399,6 +406,72 @@ def test_a_wrong_setting_beside_resume_does_not_spoil_the_run(train, run, out):
     assert [row["iteration"] for row in rows if "reward" in row] == [1, 2, 3]
     results = json.loads((out / "it" / "results.json").read_text())
     assert list(results["evaluations"]) == ["0", "2", "3"]
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory, model_folder) -> Path:
+    """A run of one iteration that can be resumed; every test of it works on a copy."""
+    root = tmp_path_factory.mktemp("stopped")
+    arguments = ["train", "reinforce-stable", "--env", "arithmetic", "--model", str(model_folder), "--out", str(root)]
+    main([*arguments, *TINY, "--iterations", "1", "--name", "run", "--save_every", "1"])
+    return root / "run"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--model", "smollm2-135m"],
+        ["--env", "gsm8k"],
+        ["--env_options", "max_steps", 3],
+        ["--policy", "chat"],
+        ["--shots", 2],
+        ["--system_prompt", "chat"],
+        ["--max_tokens", 9],
+        ["--temperature", 0.5],
+        ["--top_k", 5],
+        ["--top_p", 0.5],
+        ["--no-calculator"],
+        ["--lora"],
+        ["--lora_rank", 4],
+        ["--ref_model", "smollm2-135m"],
+        ["--seed", 1],
+        ["--name", "other"],
+        ["--out", "elsewhere"],
+    ],
+    ids=lambda flags: flags[0],
+)
+def test_what_makes_it_another_run_cannot_be_changed_on_resume(run, stopped, flags):
+    before = {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()}
+    outcome = run("train", "--resume", stopped, "--iterations", 2, *flags)
+    assert is_one_sentence(outcome), outcome.err
+    assert flags[0].replace("--no-", "--") in outcome.err
+    assert f"lmgym train --model {stopped}" in outcome.err
+    assert {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()} == before
+
+
+def test_a_run_goes_on_only_with_its_own_algorithm(run, stopped, tmp_path):
+    outcome = run("train", "grpo", "--resume", stopped, "--iterations", 2)
+    assert is_one_sentence(outcome), outcome.err
+    assert "was trained with reinforce-stable and cannot go on with grpo" in outcome.err
+    copy = Path(shutil.copytree(stopped, tmp_path / "copy"))
+    same = "lmgym.algorithms.reinforce_stable:ReinforceStable"
+    assert run("train", same, "--resume", copy, "--iterations", 2).code == 0
+    assert json.loads((copy / "config.json").read_text())["algorithm"] == "reinforce-stable"
+
+
+def test_what_is_changed_on_resume_is_said_and_kept(run, stopped, tmp_path, model_folder):
+    copy = Path(shutil.copytree(stopped, tmp_path / "copy"))
+    same = ["--model", model_folder, "--env", "arithmetic", "--seed", 0]
+    outcome = run("train", "--resume", copy, "--iterations", 2, "--learning_rate", 1e-5, "--save_every", 1, *same)
+    assert outcome.code == 0, outcome.err
+    assert "from here on: iterations 1 → 2, learning_rate 6e-05 → 1e-05\n" in outcome.out
+    assert run("train", f"--resume={copy}", "--iterations", 3).code == 0
+    config, original = (json.loads((folder / "config.json").read_text()) for folder in (copy, stopped))
+    assert config.pop("changed_on_resume") == [
+        {"after_iteration": 1, "iterations": [1, 2], "learning_rate": [6e-5, 1e-5]},
+        {"after_iteration": 2, "iterations": [2, 3]},
+    ]
+    assert config == original | {"iterations": 3, "learning_rate": 1e-5}
 
 
 def test_a_run_that_is_resumed_with_other_problems_to_evaluate_compares_only_those(train, run, out):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -13,7 +12,6 @@ from typing import Any
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.buffer import read_episodes
-from lmgym.checkpoint import newest_checkpoint
 from lmgym.commands.settings import PolicySettings, TaskSettings
 from lmgym.console import comparison_table, difference_line, results, show_answers
 from lmgym.errors import UserError
@@ -57,9 +55,9 @@ def train(algorithm_name: str, algorithm_class: type[RLAlgorithm], settings: Tra
     settings.algorithm.check()
     task, folder = settings.task, _folder(algorithm_name, settings)
     config = {"algorithm": algorithm_name, **flat_settings(settings)}
-    with _undone_by_a_mistake(folder):
-        algorithm = _build(algorithm_class, settings, lambda: Run(folder, config, settings.run.track))
-        _fill_buffer(algorithm, settings.run.load_buffer_from_cache_at_start)
+    with undone_by_a_mistake(folder):
+        algorithm = build(algorithm_class, settings, lambda: Run(folder, config, settings.run.track))
+        fill_buffer(algorithm, settings.run.load_buffer_from_cache_at_start)
     results.print(
         f"{algorithm_name} on {task.env} with {settings.policy.model}; the run is in {folder}", soft_wrap=True
     )
@@ -68,31 +66,8 @@ def train(algorithm_name: str, algorithm_class: type[RLAlgorithm], settings: Tra
     return folder
 
 
-def resume(folder: Path, find_class: Any, overrides: dict[str, Any]) -> Path:
-    """Goes on where a run stopped, with its own settings but for the ones given again."""
-    config_path = folder / "config.json"
-    if not config_path.is_file():
-        raise UserError(f"{folder} is not a run: it has no config.json; give the folder that `lmgym train` named.")
-    saved = json.loads(config_path.read_text(encoding="utf-8"))
-    checkpoint = newest_checkpoint(folder)
-    algorithm_name = saved.pop("algorithm")
-    algorithm_class = find_class(algorithm_name)
-    settings = settings_from(algorithm_class.Config, saved | overrides)
-    config = {"algorithm": algorithm_name, **flat_settings(settings)}
-    with _undone_by_a_mistake(folder):
-        algorithm = _build(
-            algorithm_class, settings, lambda: Run(folder, config, settings.run.track), model=str(checkpoint)
-        )
-        algorithm.run.resume(algorithm)
-        _fill_buffer(algorithm, settings.run.load_buffer_from_cache_at_start)
-    results.print(f"resuming {folder} after iteration {algorithm.iteration}", soft_wrap=True)
-    algorithm.train()
-    report(algorithm, folder)
-    return folder
-
-
 @contextlib.contextmanager
-def _undone_by_a_mistake(folder: Path) -> Iterator[None]:
+def undone_by_a_mistake(folder: Path) -> Iterator[None]:
     """Until the loop begins, a user's mistake leaves the folder as it was: not there, or with its old config."""
     config = folder / "config.json"
     before = config.read_text(encoding="utf-8") if config.is_file() else None
@@ -143,9 +118,10 @@ def report(algorithm: RLAlgorithm, folder: Path) -> None:
     results.print("  and read lmgym/algorithms/rl_algorithm.py, which is what just ran")
 
 
-def _build(
+def build(
     algorithm_class: type[RLAlgorithm], settings: TrainSettings, make_run: Any, model: str | None = None
 ) -> RLAlgorithm:
+    """The algorithm with its environments, its policy and, where it asks for one, its reference."""
     env = settings.task.make("train")
     eval_env = None
     if settings.algorithm.eval_problems:
@@ -169,7 +145,7 @@ def _build(
     return algorithm_class(policy, env, settings.algorithm, eval_env, make_run(), **extra)
 
 
-def _fill_buffer(algorithm: RLAlgorithm, given: str) -> None:
+def fill_buffer(algorithm: RLAlgorithm, given: str) -> None:
     """Episodes that exist already, which a run that plays nothing cannot do without."""
     if given:
         load_buffer(algorithm, Path(given))
