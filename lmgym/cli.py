@@ -156,12 +156,12 @@ def _parse(shape: Any, arguments: list[str], prog: str, default: Any) -> Any:
 
 
 def _parse_task(shape: Any, arguments: list[str], prog: str, default: Any) -> Any:
-    """The same for settings with a task, whose options are replaced as a whole or stay as they were."""
-    options = default.task.env_options
+    """The same for settings with a task, whose options and imports are replaced as a whole or stay."""
     # Of a dictionary that is not empty, tyro would make one flag per key and take no others.
-    blank = replace(default, task=replace(default.task, env_options={}))
+    blank = replace(default, task=replace(default.task, env_options={}, imports=()))
     parsed = _parse(shape, arguments, prog, blank)
-    parsed.task.env_options = parsed.task.env_options or options
+    parsed.task.env_options = parsed.task.env_options or default.task.env_options
+    parsed.task.imports = parsed.task.imports or default.task.imports
     return parsed
 
 

@@ -600,3 +600,100 @@ def test_a_token_budget_ends_a_run_early_and_a_resumed_one_remembers_it(train, r
     assert run("train", "--resume", out / "short", "--token_budget", 0, "--iterations", 2).code == 0
     metrics = [json.loads(line) for line in (out / "short" / "metrics.jsonl").read_text().splitlines()]
     assert [row["iteration"] for row in metrics if "reward" in row] == [1, 2]
+
+
+# One's own environment and reward.
+
+OWN = """
+import lmgym
+
+class Echo(lmgym.Env):
+    \"\"\"Says a letter, which is to be said back.\"\"\"
+
+    def __init__(self, split: str = "train", letters: str = "ab") -> None:
+        super().__init__([lmgym.Problem(f"{split}/{letter}", f"{split}: say {letter}", letter) for letter in letters])
+
+    def respond(self, state, text, ended):
+        return lmgym.Response(reward=0.25 + text.count(state.problem.answer), terminated=True)
+
+def shortness(problem: lmgym.Problem, answer: str) -> float:
+    return 1 / (2 + len(answer))
+
+NUMBER = 3
+lmgym.register("echo-of-a-module", Echo)
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch) -> str:
+    """The name of a module of the user's in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    name = f"own_module_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(OWN)
+    return name
+
+
+def test_a_module_of_ones_own_registers_environments_for_every_command(train, run, out, own):
+    flags = ["--import", "json", "--import", own]
+    unknown = run("play", "--env", "echo-of-a-module")
+    assert is_one_sentence(unknown)
+    played = run("play", "--env", "echo-of-a-module", *flags, stdin="a\n")
+    assert played.code == 0, played.err
+    assert "train: say a" in played.out
+    assert "reward 1.25" in played.out
+    options = ["--env_options", "letters", "abcdef", "--shots", 0, "--policy", "chat", "--save_every", 1]
+    trained = train(*flags, *options, "--name", "it", env="echo-of-a-module")
+    assert trained.code == 0, trained.err
+    assert json.loads((out / "it" / "config.json").read_text())["imports"] == ["json", own]
+    fresh = {**os.environ, "PYTHONPATH": str(Path(lmgym.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    for command in (
+        ["train", "--resume", out / "it", "--iterations", 3],
+        ["eval", "--model", out / "it", "--problems", 2],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "lmgym.cli", *map(str, command)], env=fresh, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_module_that_is_not_there_is_one_sentence(run, own):
+    outcome = run("play", "--import", "no_such_module_here")
+    assert is_one_sentence(outcome), outcome.err
+    assert "--import no_such_module_here cannot be imported from" in outcome.err
+
+
+def test_an_environment_and_a_reward_by_their_places(train, run, out, own):
+    pytest.importorskip("lmgym.rewards.custom")
+    trained = train("--reward", f"{own}:shortness", "--name", "it", "--save_every", 1)
+    assert trained.code == 0, trained.err
+    rows = [json.loads(line) for line in (out / "it" / "episodes.jsonl").read_text().splitlines()]
+    rewards = [sum(step["reward"] for step in row["steps"]) for row in rows]
+    assert all(0 < reward < 1 for reward in rewards)  # the environment's own would be 0 or 1
+    assert run("train", "--resume", out / "it", "--iterations", 3).code == 0
+    other = run("train", "--resume", out / "it", "--iterations", 4, "--reward", "")
+    assert is_one_sentence(other), other.err
+    assert "the reward" in other.err
+    measured = run("eval", "--model", out / "it", "--problems", 2, "--output", "out.json")
+    assert measured.code == 0, measured.err
+    (found,) = json.loads(Path("out.json").read_text()).values()
+    assert 0 < found["eval/mean_reward"] < 1
+    played = run("play", "--env", f"{own}:Echo", stdin="a\n")
+    assert played.code == 0, played.err
+    assert "reward 1.25" in played.out
+
+
+@pytest.mark.parametrize("what", ["nothing", "NUMBER"])
+def test_a_reward_that_cannot_be_called_is_refused_before_anything_runs(train, out, own, what):
+    pytest.importorskip("lmgym.rewards.custom")
+    outcome = train("--reward", f"{own}:{what}")
+    assert is_one_sentence(outcome), outcome.err
+    assert f"{own}:{what}" in outcome.err
+    assert is_untouched(out)
+
+
+def test_an_environment_that_takes_no_reward_refuses_one(run, own):
+    pytest.importorskip("lmgym.rewards.custom")
+    outcome = run("play", "--import", own, "--env", "echo-of-a-module", "--reward", f"{own}:shortness")
+    assert is_one_sentence(outcome), outcome.err
+    assert 'has no option "reward"' in outcome.err

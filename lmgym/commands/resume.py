@@ -16,6 +16,7 @@ from lmgym.run import Run
 FIXED = {
     "env": "the environment",
     "env_options": "the environment",
+    "reward": "the reward",
     "model": "the model",
     "ref_model": "the reference",
     "teacher": "the teacher",

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
 
 from lmgym.envs import Env, make
 from lmgym.errors import UserError
@@ -16,13 +21,23 @@ class TaskSettings:
     """What is to be solved."""
 
     env: str = "word-problems"
-    """A name from `lmgym envs`, or the path of a JSON or JSONL file with problems."""
+    """A name from `lmgym envs`, the path of a JSON or JSONL file with problems, or your own as my_module:MyEnv."""
     env_options: dict[str, str] = field(default_factory=dict)
     """Options of the environment as names and values: --env_options max_operations 3 difficulty 2"""
+    reward: str = ""
+    """Your own reward as my_module:my_function, which takes the problem and the whole answer and gives a number."""
+    imports: Annotated[tuple[str, ...], tyro.conf.arg(name="import"), tyro.conf.UseAppendAction] = ()
+    """A module of yours to import first, because it registers environments; may be given several times."""
 
     def make(self, split: str) -> Env:
         """The environment on one of its splits."""
-        options = {name: _literal(value) for name, value in self.env_options.items()}
+        for module in self.imports:
+            import_module(module)
+        options = {name: literal(value) for name, value in self.env_options.items()}
+        if self.reward:
+            from lmgym.rewards.custom import load_reward
+
+            options["reward"] = load_reward(self.reward)
         try:
             return make(self.env, split=split, **options)
         except TypeError as error:
@@ -84,7 +99,17 @@ class PolicySettings:
         )
 
 
-def _literal(text: str) -> Any:
+def import_module(name: str) -> None:
+    """Imports a module of the user's, found from the current directory as `python -m` would find it."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(f"--import {name} cannot be imported from {Path.cwd()}: {error}.") from error
+
+
+def literal(text: str) -> Any:
     """An option's value as a number, a truth or nothing where it reads like one."""
     named = {"true": True, "false": False, "none": None}
     if text.lower() in named:
@@ -94,4 +119,4 @@ def _literal(text: str) -> Any:
             return kind(text)
         except ValueError:
             continue
-    return [_literal(part.strip()) for part in text.split(",")] if "," in text else text
+    return [literal(part.strip()) for part in text.split(",")] if "," in text else text

@@ -87,7 +87,7 @@ def settings_from(config_class: type[RLConfig], flat: dict[str, Any]) -> TrainSe
     def pick(kind: Any) -> Any:
         names = {f.name for f in fields(kind)}
         chosen = {name: value for name, value in flat.items() if name in names}
-        return kind(**{name: tuple(value) if name == "track" else value for name, value in chosen.items()})
+        return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in chosen.items()})
 
     return TrainSettings(pick(config_class), pick(TaskSettings), pick(PolicySettings), pick(RunSettings))
 
@@ -185,8 +185,9 @@ def _folder(algorithm_name: str, settings: TrainSettings) -> Path:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UserError(f"{folder} exists already; choose another --name, or go on with --resume {folder}.")
         return folder
-    task = Path(settings.task.env).stem
-    return new_run_folder(root, f"{algorithm_name.replace(':', '-')}-{task}")
+    env = settings.task.env
+    task = env if ":" in env else Path(env).stem
+    return new_run_folder(root, f"{algorithm_name}-{task}".replace(":", "-"))
 
 
 def flat_settings(settings: TrainSettings) -> dict[str, Any]:
