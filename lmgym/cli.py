@@ -74,17 +74,18 @@ def _train(arguments: list[str]) -> None:
 
 def _resume(folder: Path, named: str | None, arguments: list[str]) -> None:
     from lmgym.algorithms.registry import find_algorithm
-    from lmgym.commands.resume import algorithm_of, resume
+    from lmgym.commands.resume import algorithm_of, ask_for_names, resume
     from lmgym.commands.train import settings_from
 
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; give --resume the folder of a run.")
     saved = _saved_config(folder)
     name = algorithm_of(folder, saved, named)
+    unnamed = ask_for_names(folder, saved, ("env", "eval_env", "policy", "shots"), arguments)
     config_class = find_algorithm(name).Config
     before = settings_from(config_class, saved)
     after = _parse_train(config_class, _without("--resume", arguments), "lmgym train --resume RUN", before)
-    resume(folder, name, before, after)
+    resume(folder, name, before, after, unnamed)
 
 
 def _parse_train(config_class: Any, arguments: list[str], prog: str, default: Any = None) -> Any:
@@ -100,8 +101,9 @@ def _parse_train(config_class: Any, arguments: list[str], prog: str, default: An
 
 
 def _eval(arguments: list[str]) -> None:
-    from lmgym.algorithms.registry import find_algorithm
+    from lmgym.algorithms.config import RLConfig
     from lmgym.commands.evaluate import EvalSettings, run_evaluation
+    from lmgym.commands.resume import ask_for_names
     from lmgym.commands.train import settings_from
 
     default = EvalSettings()
@@ -109,7 +111,8 @@ def _eval(arguments: list[str]) -> None:
     if model is not None and (Path(model) / "config.json").is_file() and (Path(model) / "metrics.jsonl").is_file():
         # A run is evaluated as it was trained: same task, same prompt, unless told otherwise.
         saved = _saved_config(Path(model))
-        trained = settings_from(find_algorithm(saved["algorithm"]).Config, saved)
+        ask_for_names(Path(model), saved, ("env", "policy", "shots"), arguments)
+        trained = settings_from(RLConfig, saved)
         trained.policy.lora = False
         default = EvalSettings(replace(default.measure, eval_env=trained.run.eval_env), trained.task, trained.policy)
     run_evaluation(_parse_task(EvalSettings, arguments, "lmgym eval", default))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def model_card(algorithm: RLAlgorithm, config: Mapping[str, Any]) -> str:
     """Says what the model is, how it was made and what was measured, with sample sizes and intervals."""
-    task = config.get("env", type(algorithm.envs.env).__name__)
+    task = config.get("env") or type(algorithm.envs.env).__name__
     lines = [
         "---",
         "library_name: peft" if algorithm.policy.model.has_lora else "library_name: transformers",

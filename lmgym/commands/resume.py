@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lmgym.algorithms.registry import find_algorithm
 from lmgym.checkpoint import newest_checkpoint
-from lmgym.commands.train import TrainSettings, build, fill_buffer, flat_settings, report, undone_by_a_mistake
+from lmgym.commands.train import UNNAMED, TrainSettings, build, fill_buffer, flat_settings, report, undone_by_a_mistake
 from lmgym.console import results
 from lmgym.errors import UserError
 from lmgym.run import Run
@@ -41,30 +42,47 @@ FIXED = {
 
 def algorithm_of(folder: Path, saved: dict[str, Any], named: str | None) -> str:
     """The algorithm of a saved run, which the command line may name again but not change."""
-    if named is not None and find_algorithm(named) is not find_algorithm(saved["algorithm"]):
+    name = saved["algorithm"]
+    if name is None and named is None:
         raise UserError(
-            f"{folder} was trained with {saved['algorithm']} and cannot go on with {named}: leave it out, or begin a "
-            f"new run from its weights with lmgym train {named} --model {folder}."
+            f"config.json of {folder} cannot name its algorithm, which was defined in a script: put it into a module "
+            f"and give lmgym train my_module:MyAlgorithm --resume {folder}."
         )
-    return str(saved["algorithm"])
+    if None not in (name, named) and find_algorithm(str(named)) is not find_algorithm(name):
+        raise UserError(
+            f"{folder} was trained with {name} and cannot go on with {named}: leave it out, or begin a new run from "
+            f"its weights with lmgym train {named} --model {folder}."
+        )
+    return str(name or named)
 
 
-def changes(folder: Path, before: TrainSettings, after: TrainSettings) -> dict[str, list[Any]]:
+def ask_for_names(folder: Path, saved: dict[str, Any], needed: Sequence[str], arguments: Sequence[str]) -> set[str]:
+    """The settings that config.json could not name, of which those that are needed must be given now."""
+    given = {argument.split("=")[0].removeprefix("--").replace("-", "_") for argument in arguments}
+    unnamed = {name for name in UNNAMED if name in saved and saved[name] is None}
+    for name in needed:
+        if name in unnamed - given:
+            raise UserError(f"config.json of {folder} has no {name}, because {UNNAMED[name]} in Python: give --{name}.")
+    return unnamed
+
+
+def changes(folder: Path, before: TrainSettings, after: TrainSettings, unnamed: set[str]) -> dict[str, list[Any]]:
     """The settings that were given anew, each with its old and its new value; refuses those that a run keeps."""
     old, new = flat_settings(before), flat_settings(after)
     changed = {name: [old[name], new[name]] for name in new if new[name] != old[name]}
+    free = unnamed | ({"env_options", "reward"} if "env" in unnamed else set())
     for name, (was, given) in changed.items():
-        if name in FIXED:
+        if name in FIXED and name not in free:
             raise UserError(
                 f"--{name} {_shown(given)} cannot be given on resume: {FIXED[name]} of {folder} stays as it "
                 f"was (--{name} {_shown(was)}); begin a new run from its weights with lmgym train --model {folder}."
             )
-    return changed
+    return changed | {name: [None, new[name]] for name in unnamed}
 
 
-def resume(folder: Path, algorithm_name: str, before: TrainSettings, after: TrainSettings) -> Path:
+def resume(folder: Path, algorithm_name: str, before: TrainSettings, after: TrainSettings, unnamed: set[str]) -> Path:
     """Goes on where a run stopped, with its own settings but for the ones given again, which config.json remembers."""
-    changed = changes(folder, before, after)
+    changed = changes(folder, before, after, unnamed)
     checkpoint = newest_checkpoint(folder)
     config = {"algorithm": algorithm_name, **flat_settings(after)}
     history = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("changed_on_resume", [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -17,9 +18,17 @@ from lmgym.console import comparison_table, difference_line, results, show_answe
 from lmgym.errors import UserError
 from lmgym.evaluate import normalise
 from lmgym.policies.examples import few_shot_examples
-from lmgym.run import Run, new_run_folder
+from lmgym.run import Run
 from lmgym.storage import write_text
 from lmgym.types import NOBODY
+
+UNNAMED = {
+    "env": "the environment was made by hand",
+    "eval_env": "the environment to evaluate on was made by hand",
+    "policy": "the policy is a class of its own",
+    "shots": "the worked examples were chosen by hand",
+}
+"""Why a run from Python may have null in its config.json, where the command line has to be told."""
 
 
 @dataclass
@@ -86,7 +95,8 @@ def settings_from(config_class: type[RLConfig], flat: dict[str, Any]) -> TrainSe
 
     def pick(kind: Any) -> Any:
         names = {f.name for f in fields(kind)}
-        chosen = {name: value for name, value in flat.items() if name in names}
+        unnamed = {name for name in UNNAMED if flat.get(name) is None}
+        chosen = {name: value for name, value in flat.items() if name in names - unnamed}
         return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in chosen.items()})
 
     return TrainSettings(pick(config_class), pick(TaskSettings), pick(PolicySettings), pick(RunSettings))
@@ -187,7 +197,17 @@ def _folder(algorithm_name: str, settings: TrainSettings) -> Path:
         return folder
     env = settings.task.env
     task = env if ":" in env else Path(env).stem
-    return new_run_folder(root, f"{algorithm_name}-{task}".replace(":", "-"))
+    return _new_folder(root, f"{algorithm_name}-{task}".replace(":", "-"))
+
+
+def _new_folder(root: Path, name: str) -> Path:
+    """A folder for a run that does not exist yet, named after what it does and when."""
+    folder = root / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    number = 1
+    while folder.exists():
+        number += 1
+        folder = root / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{number}"
+    return folder
 
 
 def flat_settings(settings: TrainSettings) -> dict[str, Any]:

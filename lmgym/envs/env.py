@@ -67,6 +67,9 @@ class Response:
 class Env(gymnasium.Env[State, str]):
     """A task that is a sequence of problems; a subclass states how it responds to what the policy says."""
 
+    made_from: tuple[str, str, dict[str, Any]] | None = None
+    """Name, split and options where `lmgym.make` made it, so that a run can say what it was trained on."""
+
     def __init__(self, problems: Sequence[Problem]) -> None:
         if not len(problems):
             raise UserError("The dataset is empty: an environment needs at least one problem.")

@@ -64,6 +64,7 @@ def make(name: str, split: str = "train", **options: Any) -> Env:
 
     A name may carry its split: `gsm8k:test` is the test split whatever `split` says.
     """
+    given = dict(options)
     bare, _, named_split = name.partition(":")
     if named_split and bare in _registrations:
         name, split = bare, named_split
@@ -82,7 +83,9 @@ def make(name: str, split: str = "train", **options: Any) -> Env:
         raise UserError(f'{name} has no option "{unknown[0]}"{guess}; it has {known}.')
     if "split" in inspect.signature(registration.factory).parameters:
         options = {"split": split, **options}
-    return registration.factory(**options)
+    env = registration.factory(**options)
+    env.made_from = (name, split, given)
+    return env
 
 
 def find(name: str) -> Registration:
