@@ -343,6 +343,9 @@ def test_a_run_is_evaluated_beside_its_base_as_it_was_trained(run, finished, mod
     assert "maj@4" in outcome.out
     assert "4 held-out problems, temperature 1, 4 samples each" in outcome.out
     assert "paired exact McNemar test" in outcome.out
+    assert "environment: arithmetic, split test, max_steps 2, 4 problems\n" in outcome.out
+    policy = "policy: stepwise, 1 worked examples, 8 tokens per action, temperature 1, system prompt “Solve the problem"
+    assert policy in outcome.out
     saved = json.loads(output.read_text())
     assert set(saved) == {str(finished), str(model_folder)}
     assert saved[str(finished)]["samples"] == 4
@@ -645,6 +648,8 @@ def test_a_module_of_ones_own_registers_environments_for_every_command(train, ru
     options = ["--env_options", "letters", "abcdef", "--shots", 0, "--policy", "chat", "--save_every", 1]
     trained = train(*flags, *options, "--name", "it", env="echo-of-a-module")
     assert trained.code == 0, trained.err
+    assert "mean reward" in trained.out
+    assert "strict" not in trained.out + (out / "it" / "model" / "README.md").read_text()
     assert json.loads((out / "it" / "config.json").read_text())["imports"] == ["json", own]
     fresh = {**os.environ, "PYTHONPATH": str(Path(lmgym.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     for command in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,9 +11,12 @@ from lmgym.assets import KNOWN_MODELS
 from lmgym.buffer import read_episodes
 from lmgym.commands.settings import PolicySettings, TaskSettings
 from lmgym.console import comparison_table, difference_line, messages, results
+from lmgym.envs import DatasetFile, Env
 from lmgym.errors import UserError
 from lmgym.evaluate import Evaluation, evaluate, held_out_indices
 from lmgym.policies.examples import few_shot_examples
+from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
+from lmgym.policies.llm_policy import LLMPolicy
 from lmgym.storage import write_text, writing_to
 
 
@@ -64,6 +68,8 @@ def run_evaluation(settings: EvalSettings) -> None:
     found: dict[str, Evaluation] = {}
     for name in names:
         policy = settings.policy.make(env, examples, name)
+        if not found:
+            results.print(_what_is_evaluated(env, policy, len(indices), measure), markup=False, soft_wrap=True)
         messages.print(f"evaluating {name} on {len(indices)} problems …", soft_wrap=True)
         found[name] = evaluate(
             policy,
@@ -88,6 +94,21 @@ def run_evaluation(settings: EvalSettings) -> None:
         with writing_to(path.parent, "--output"):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text(path, json.dumps({name: result.to_json() for name, result in found.items()}, indent=2) + "\n")
+
+
+def _what_is_evaluated(env: Env, policy: LLMPolicy, problems: int, measure: Measure) -> str:
+    """The environment and the way of asking, in two lines."""
+    name, split, options = env.made_from or (type(env).__name__, measure.split, {})
+    parts = [] if isinstance(env, DatasetFile) else [f"split {split}"]
+    parts += [f"{option} {getattr(value, '__name__', value)}" for option, value in options.items()]
+    way = "greedy" if measure.sample_temperature == 0 else f"temperature {measure.sample_temperature:g}"
+    kind = "stepwise" if isinstance(policy, FewShotLLMStepwiseMathPolicy) else "chat"
+    prompt = textwrap.shorten(policy.system_prompt, 100, placeholder=" …")
+    return (
+        f"environment: {', '.join([name, *parts, f'{problems} problems'])}\n"
+        f"policy: {kind}, {len(policy.examples)} worked examples, {policy.max_tokens} tokens per action, {way}, "
+        f"system prompt “{prompt}”"
+    )
 
 
 def trained_prompts(model: str) -> set[str]:
