@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import make_dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import tyro
 
 from lmgym.console import messages, results
 from lmgym.errors import UserError
+from lmgym.nearest import nearest
 
 USAGE = """lmgym: a gym for language models
 
@@ -27,13 +29,21 @@ USAGE = """lmgym: a gym for language models
 Each command has its own --help."""
 
 INTERRUPTED = 130
+NOBODY_READS = 141
+"""What a program ends with when the reader of its output is gone, as after `| head`."""
 
 
 def main(arguments: list[str] | None = None) -> None:
     """The entry point: exit code 0, 2 for a user's mistake, 130 for Ctrl-C."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        _dispatch(arguments)
+        try:
+            _dispatch(arguments)
+        finally:
+            sys.stdout.flush()  # here, because at the exit of the interpreter nobody could catch the fault
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(NOBODY_READS)
     except UserError as error:
         messages.print(f"lmgym: {error}", style="red", markup=False, soft_wrap=True)
         sys.exit(2)
@@ -52,7 +62,9 @@ def _dispatch(arguments: list[str]) -> None:
         results.print(__version__)
         return
     if command not in COMMANDS:
-        raise UserError(f"there is no command {command!r}; there are {', '.join(COMMANDS)}. Try: lmgym --help")
+        meant = nearest(command, COMMANDS)
+        guess = f" (did you mean {meant}?)" if meant else ""
+        raise UserError(f"there is no command {command!r}{guess}; there are {', '.join(COMMANDS)}. Try: lmgym --help")
     COMMANDS[command](rest)
 
 
@@ -154,8 +166,19 @@ COMMANDS = {
 
 def _parse(shape: Any, arguments: list[str], prog: str, default: Any) -> Any:
     """Flags by tyro: underscores as the fields have them, hyphens accepted too."""
-    config = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
-    return tyro.cli(shape, args=arguments, prog=prog, default=default, config=config, use_underscores=True)
+    from lmgym.commands.flag_names import flag_names, refuse_unknown
+
+    parsed, unknown = tyro.cli(
+        shape,
+        args=arguments,
+        prog=prog,
+        default=default,
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
+        use_underscores=True,
+        return_unknown_args=True,
+    )
+    refuse_unknown(unknown, flag_names(default), prog)
+    return parsed
 
 
 def _parse_task(shape: Any, arguments: list[str], prog: str, default: Any) -> Any:

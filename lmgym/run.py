@@ -21,7 +21,7 @@ from lmgym.evaluate import Evaluation, normalise, paired_p_value, summarise
 from lmgym.model_card import model_card
 from lmgym.plotting import plot_learning_curve
 from lmgym.storage import whole_folder, write_text, writing_to
-from lmgym.tracking import Sink, make_sinks
+from lmgym.tracking import Sink, check_trackers, make_sinks
 
 if TYPE_CHECKING:
     from lmgym.algorithms.rl_algorithm import RLAlgorithm
@@ -47,6 +47,7 @@ class Run:
             if trackers:
                 raise UserError("tracking needs a run directory: give the run a folder.")
             return
+        check_trackers(trackers)
         with writing_to(folder, "--out"):
             folder.mkdir(parents=True, exist_ok=True)
             self.sinks = make_sinks(trackers, folder, self.config)

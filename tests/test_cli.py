@@ -17,9 +17,12 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 import lmgym
-from lmgym.algorithms.registry import ALGORITHMS
+from lmgym.algorithms.registry import ALGORITHMS, find_algorithm
 from lmgym.cli import main
-from lmgym.commands.evaluate import trained_prompts
+from lmgym.commands.evaluate import EvalSettings, trained_prompts
+from lmgym.commands.flag_names import USUAL_NAMES, flag_names
+from lmgym.commands.train import TrainSettings
+from lmgym.envs import registry
 
 TINY = ["--iterations", "2", "--problems_per_iteration", "2", "--group_size", "2", "--max_tokens", "8", "--shots", "1"]
 TINY += ["--eval_problems", "4", "--dtype", "float32", "--env_options", "max_steps", "2"]
@@ -86,8 +89,22 @@ def train(run, model_folder, out):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["trian"], "there is no command 'trian'; there are train, eval, play"),
+        (["trian"], "there is no command 'trian' (did you mean train?); there are train, eval, play"),
         (["train", "reinforce-stabel"], "did you mean reinforce-stable?"),
+        (["train", "gpro"], "did you mean grpo?"),
+        (["train", "--lr", "1e-5"], "there is no flag --lr (did you mean --learning_rate?); see lmgym train"),
+        (["train", "--lr=1e-5"], "there is no flag --lr (did you mean --learning_rate?)"),
+        (["train", "grpo", "--num-generations", "8"], "did you mean --group_size?"),
+        (["train", "--batch_size", "8"], "did you mean --problems_per_iteration?"),
+        (["train", "--epochs", "8"], "did you mean --iterations?"),
+        (["train", "--beta", "0.1"], "did you mean --kl_coeff?"),
+        (["train", "--max_new_tokens", "8"], "did you mean --max_tokens?"),
+        (["train", "--modle", "smollm2-135m"], "did you mean --model?"),
+        (["train", "--env", "arithmetic", "digits", "3"], "'digits' belongs to no flag; see lmgym train"),
+        (["train", "--zzz"], "there is no flag --zzz; see lmgym train"),
+        (["eval", "--model_name_or_path", "smollm2-135m"], "did you mean --model?"),
+        (["eval", "--limit", "8"], "did you mean --problems?"),
+        (["play", "--indx", "8"], "did you mean --index?"),
         (["train", "nowhere:Nothing"], "cannot be imported"),
         (["train", "json:JSONDecoder"], "must be a class that extends RLAlgorithm"),
         (["train", "--resume"], "--resume needs a value"),
@@ -255,6 +272,49 @@ def test_a_tracker_that_is_not_installed_is_one_sentence_that_names_the_extra(tr
     assert is_one_sentence(outcome), outcome.err
     assert f"pip install 'lmgym[{package}]'" in outcome.err
     assert is_untouched(out)
+
+
+def test_wandb_without_a_key_is_one_sentence_and_leaves_no_run(train, out, tmp_path, monkeypatch):
+    pytest.importorskip("wandb").teardown()  # it remembers how it was set up first
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_IDENTITY_TOKEN_FILE", "NETRC"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    outcome = train("--track", "wandb")
+    assert is_one_sentence(outcome), outcome.err
+    assert "wandb login" in outcome.err
+    assert is_untouched(out)
+
+
+def test_every_usual_name_means_a_flag_that_there_is():
+    known = set()
+    for name in ALGORITHMS:
+        known |= set(flag_names(TrainSettings(find_algorithm(name).Config())))
+    known |= set(flag_names(EvalSettings()))
+    assert set(USUAL_NAMES.values()) <= known
+
+
+# A real process.
+
+
+def process(*arguments: str, **options: object) -> subprocess.Popen:
+    environment = {**os.environ, "PYTHONPATH": str(Path(lmgym.__file__).parents[1])}
+    command = [sys.executable, "-m", "lmgym", *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env=environment, **pipes, **options)
+
+
+def test_the_package_runs_as_a_module():
+    out, err = process("--version").communicate(timeout=120)
+    assert (out.strip(), err) == (lmgym.__version__, "")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["algorithms"]])
+def test_a_reader_that_goes_away_is_no_traceback(arguments):
+    begun = process(*arguments)
+    begun.stdout.close()  # as `| head -1` does
+    errors = begun.stderr.read()
+    assert begun.wait(timeout=120) != 2
+    assert errors == ""
 
 
 # What there is.
@@ -487,6 +547,22 @@ def test_a_run_that_is_resumed_with_other_problems_to_evaluate_compares_only_tho
     assert {row["eval/problems"] for row in results["evaluations"].values()} == {3}
 
 
+def test_the_closing_hint_fits_the_task(train, run, finished, own, out):
+    def hints(outcome: Outcome) -> str:
+        assert outcome.code == 0, outcome.err
+        return outcome.out.split("What to try next:")[1]
+
+    shown = hints(train("--name", "sums", "--save_every", 1))
+    assert f"lmgym train --resume {out / 'sums'} --iterations 4\n" in shown
+    assert "lmgym train --env word-problems --model" in shown
+    assert "gsm8k" not in shown
+    flags = ["--import", own, "--shots", 0, "--env_options", "letters", "abcdef"]
+    shown = hints(train(*flags, "--name", "own", env="echo-of-a-module"))
+    assert f"lmgym eval --model {out / 'own'} --base" in shown
+    assert f"--import {own} --env echo-of-a-module\n" in shown
+    assert shown.count("lmgym train") == 0
+
+
 def test_training_and_evaluating_on_one_file_is_called_contaminated(train, out, tmp_path):
     data = tmp_path / "rows.jsonl"
     rows = [{"question": f"What is {n} + 1?", "answer": f"{n}+1\n#### {n + 1}"} for n in range(6)]
@@ -632,6 +708,7 @@ def own(tmp_path, monkeypatch) -> str:
     """The name of a module of the user's in the current directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(registry, "_registrations", dict(registry._registrations))
     name = f"own_module_{tmp_path.name}".replace("-", "_")
     (tmp_path / f"{name}.py").write_text(OWN)
     return name

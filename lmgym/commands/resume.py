@@ -13,6 +13,7 @@ from lmgym.commands.train import UNNAMED, TrainSettings, build, fill_buffer, fla
 from lmgym.console import results
 from lmgym.errors import UserError
 from lmgym.run import Run
+from lmgym.tracking import check_trackers
 
 FIXED = {
     "env": "the environment",
@@ -83,6 +84,7 @@ def changes(folder: Path, before: TrainSettings, after: TrainSettings, unnamed: 
 def resume(folder: Path, algorithm_name: str, before: TrainSettings, after: TrainSettings, unnamed: set[str]) -> Path:
     """Goes on where a run stopped, with its own settings but for the ones given again, which config.json remembers."""
     changed = changes(folder, before, after, unnamed)
+    check_trackers(after.run.track)
     checkpoint = newest_checkpoint(folder)
     config = {"algorithm": algorithm_name, **flat_settings(after)}
     history = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("changed_on_resume", [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 import time
 from collections.abc import Iterator
@@ -15,11 +16,13 @@ from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.buffer import read_episodes
 from lmgym.commands.settings import PolicySettings, TaskSettings
 from lmgym.console import comparison_table, difference_line, results, show_answers
+from lmgym.envs import names
 from lmgym.errors import UserError
 from lmgym.evaluate import normalise
 from lmgym.policies.examples import few_shot_examples
 from lmgym.run import Run
 from lmgym.storage import write_text
+from lmgym.tracking import check_trackers
 from lmgym.types import NOBODY
 
 UNNAMED = {
@@ -29,6 +32,14 @@ UNNAMED = {
     "shots": "the worked examples were chosen by hand",
 }
 """Why a run from Python may have null in its config.json, where the command line has to be told."""
+
+
+HARDER = {
+    "arithmetic": ["--env", "word-problems"],
+    "word-problems": ["--env", "gsm8k", "--max_tokens", "80"],
+    "gsm8k": ["--env", "math", "--max_tokens", "128"],
+}
+"""After an environment that ships with lmgym, the flags of the next."""
 
 
 @dataclass
@@ -62,6 +73,7 @@ class TrainSettings:
 def train(algorithm_name: str, algorithm_class: type[RLAlgorithm], settings: TrainSettings) -> Path:
     """Begins a run and sees it through."""
     settings.algorithm.check()
+    check_trackers(settings.run.track)
     task, folder = settings.task, _folder(algorithm_name, settings)
     config = {"algorithm": algorithm_name, **flat_settings(settings)}
     with undone_by_a_mistake(folder):
@@ -94,9 +106,9 @@ def settings_from(config_class: type[RLConfig], flat: dict[str, Any]) -> TrainSe
     """Sorts flat settings, as config.json has them, into their dataclasses."""
 
     def pick(kind: Any) -> Any:
-        names = {f.name for f in fields(kind)}
+        known = {f.name for f in fields(kind)}
         unnamed = {name for name in UNNAMED if flat.get(name) is None}
-        chosen = {name: value for name, value in flat.items() if name in names - unnamed}
+        chosen = {name: value for name, value in flat.items() if name in known - unnamed}
         return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in chosen.items()})
 
     return TrainSettings(pick(config_class), pick(TaskSettings), pick(PolicySettings), pick(RunSettings))
@@ -117,15 +129,33 @@ def report(algorithm: RLAlgorithm, folder: Path) -> None:
         f"\nThe run is in {folder}: model/, metrics.jsonl, episodes.jsonl, learning_curve.png", soft_wrap=True
     )
     results.print("What to try next:")
-    results.print(
-        f"  lmgym eval --model {folder} --base {algorithm.run.config.get('model', 'smollm2-135m')}", soft_wrap=True
-    )
-    if any(folder.glob("checkpoints/*")):
-        budget = f" --token_budget {2 * algorithm.config.token_budget}" if algorithm.config.token_budget else ""
-        more = f"--iterations {2 * algorithm.config.iterations}{budget}"
-        results.print(f"  lmgym train --resume {folder} {more}", soft_wrap=True)
-    results.print("  lmgym train --env gsm8k --max_tokens 80")
+    for command in next_commands(algorithm, folder):
+        results.print(f"  {shlex.join(command)}", markup=False, soft_wrap=True)
     results.print("  and read lmgym/algorithms/rl_algorithm.py, which is what just ran")
+
+
+def next_commands(algorithm: RLAlgorithm, folder: Path) -> list[list[str]]:
+    """Measure this run, go on with it, and then a harder task of the same kind, where there is one."""
+    saved = algorithm.run.config
+    model, env = saved.get("model") or PolicySettings().model, saved.get("env")
+    own = [part for module in saved.get("imports", ()) for part in ("--import", module)]
+    own += ["--reward", saved["reward"]] if saved.get("reward") else []
+    own += ["--env", env or "my_module:MyEnv"] if env is None or own or _is_a_place(env) else []
+    commands = [["lmgym", "eval", "--model", str(folder), "--base", model, *own]]
+    if any(folder.glob("checkpoints/*")):
+        budget = algorithm.config.token_budget
+        more = ["--iterations", str(2 * algorithm.config.iterations)]
+        more += ["--token_budget", str(2 * budget)] if budget else []
+        commands.append(["lmgym", "train", "--resume", str(folder), *more, *(own if env is None else [])])
+    if not own and env in HARDER:
+        same = [] if model == PolicySettings().model else ["--model", model]
+        commands.append(["lmgym", "train", *HARDER[env], *same])
+    return commands
+
+
+def _is_a_place(env: str) -> bool:
+    """Whether an environment is named as module:Class, and not by a name or a file."""
+    return ":" in env and env.partition(":")[0] not in names()
 
 
 def build(
