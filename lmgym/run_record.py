@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lmgym.algorithms.registry import ALGORITHMS
 from lmgym.env_options import spelled
 from lmgym.envs import DatasetFile, find, names, registrations
-from lmgym.envs.env import Env
+from lmgym.envs.env import Env, MadeFrom
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
@@ -65,8 +65,7 @@ def _settings_of(env: Env, split: str) -> dict[str, Any]:
     made_from = env.made_from or _made_by_gymnasium(env)
     if made_from is None:
         return unnamed
-    name, made_split, given = made_from
-    options = dict(given)
+    name, made_split, options = made_from.name, made_from.split, dict(made_from.options)
     reward = options.pop("reward", None)
     place = place_of(reward) if reward is not None else ""
     texts = {option: spelled(value) for option, value in options.items()}
@@ -80,12 +79,12 @@ def _settings_of(env: Env, split: str) -> dict[str, Any]:
     return {"env": env_name, "env_options": texts, "reward": place, "imports": imports}
 
 
-def _made_by_gymnasium(env: Env) -> tuple[str, str, dict[str, Any]] | None:
+def _made_by_gymnasium(env: Env) -> MadeFrom | None:
     name = next((entry.name for entry in registrations() if env.spec and entry.gym_id == env.spec.id), None)
     if name is None or env.spec is None:
         return None
     options = dict(env.spec.kwargs)
-    return name, options.pop("split", "train"), options
+    return MadeFrom(name, options.pop("split", "train"), options)
 
 
 def _policy(algorithm: RLAlgorithm) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from lmgym.buffer import read_episodes
 from lmgym.commands.settings import PolicySettings, TaskSettings
 from lmgym.console import comparison_table, difference_line, messages, results
 from lmgym.envs import DatasetFile, Env
+from lmgym.envs.env import MadeFrom
 from lmgym.errors import UserError
 from lmgym.evaluate import Evaluation, evaluate, held_out_indices
 from lmgym.policies.examples import few_shot_examples
@@ -98,14 +99,14 @@ def run_evaluation(settings: EvalSettings) -> None:
 
 def _what_is_evaluated(env: Env, policy: LLMPolicy, problems: int, measure: Measure) -> str:
     """The environment and the way of asking, in two lines."""
-    name, split, options = env.made_from or (type(env).__name__, measure.split, {})
-    parts = [] if isinstance(env, DatasetFile) else [f"split {split}"]
-    parts += [f"{option} {getattr(value, '__name__', value)}" for option, value in options.items()]
+    made_from = env.made_from or MadeFrom(type(env).__name__, measure.split, {})
+    parts = [] if isinstance(env, DatasetFile) else [f"split {made_from.split}"]
+    parts += [f"{option} {getattr(value, '__name__', value)}" for option, value in made_from.options.items()]
     way = "greedy" if measure.sample_temperature == 0 else f"temperature {measure.sample_temperature:g}"
     kind = "stepwise" if isinstance(policy, FewShotLLMStepwiseMathPolicy) else "chat"
     prompt = textwrap.shorten(policy.system_prompt, 100, placeholder=" …")
     return (
-        f"environment: {', '.join([name, *parts, f'{problems} problems'])}\n"
+        f"environment: {', '.join([made_from.name, *parts, f'{problems} problems'])}\n"
         f"policy: {kind}, {len(policy.examples)} worked examples, {policy.max_tokens} tokens per action, {way}, "
         f"system prompt “{prompt}”"
     )

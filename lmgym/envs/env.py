@@ -53,6 +53,19 @@ class StateSpace(gymnasium.Space[State]):
 
 
 @dataclass(frozen=True)
+class MadeFrom:
+    """The name, the split and the options that make an environment again."""
+
+    name: str
+    split: str
+    options: dict[str, Any]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MadeFrom:
+        """The environments of all episodes share it."""
+        return self
+
+
+@dataclass(frozen=True)
 class Response:
     """What an environment makes of an action."""
 
@@ -67,9 +80,6 @@ class Response:
 class Env(gymnasium.Env[State, str]):
     """A task that is a sequence of problems; a subclass states how it responds to what the policy says."""
 
-    made_from: tuple[str, str, dict[str, Any]] | None = None
-    """Name, split and options where `lmgym.make` made it, so that a run can say what it was trained on."""
-
     def __init__(self, problems: Sequence[Problem]) -> None:
         if not len(problems):
             raise UserError("The dataset is empty: an environment needs at least one problem.")
@@ -77,6 +87,9 @@ class Env(gymnasium.Env[State, str]):
         self.observation_space = StateSpace(problems)
         self.action_space = TextSpace()
         self._state: State | None = None
+
+    made_from: MadeFrom | None = None
+    """What `lmgym.make` was told, so that a run can say what it was trained on."""
 
     @property
     def state(self) -> State:

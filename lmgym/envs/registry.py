@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium
 
-from lmgym.envs.env import Env
+from lmgym.envs.env import Env, MadeFrom
 from lmgym.errors import UserError
 
 
@@ -84,7 +84,7 @@ def make(name: str, split: str = "train", **options: Any) -> Env:
     if "split" in inspect.signature(registration.factory).parameters:
         options = {"split": split, **options}
     env = registration.factory(**options)
-    env.made_from = (name, split, given)
+    env.made_from = MadeFrom(name, split, given)
     return env
 
 
