@@ -1,6 +1,7 @@
 """A new environment in one page: guess a number from "higher" and "lower", several turns per episode.
 
 python examples/a_new_environment.py --iterations 3
+lmgym train --env examples.a_new_environment:GuessTheNumber --policy chat --shots 0 --max_tokens 8
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import tyro
 
 import lmgym
 from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
-from lmgym.policies.chat_policy import ChatPolicy
+from lmgym.policies.policy_for import policy_for
 from lmgym.types import Problem, State
 
 
 class GuessTheNumber(lmgym.Env):
     """The policy guesses a number from 1 to 20; each wrong guess is answered, the right one earns 1."""
+
+    instruction = "Guess with a number and nothing else."
 
     def __init__(self, split: str = "train", turns: int = 4) -> None:
         numbers: Sequence[int] = range(1, 21, 2) if split == "train" else range(2, 21, 2)
@@ -52,9 +55,10 @@ class Arguments:
 
 
 def main(arguments: Arguments) -> None:
-    policy = ChatPolicy(arguments.model, system_prompt="You play a guessing game.", max_tokens=8)
+    env = lmgym.make("guess-the-number")
+    policy = policy_for(env, arguments.model, policy="chat", shots=0, max_tokens=8, calculator=False)
     config = ReinforceConfig(iterations=arguments.iterations, problems_per_iteration=4, eval_problems=0)
-    Reinforce(policy, lmgym.make("guess-the-number"), config).train()
+    Reinforce(policy, env, config).train()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
@@ -20,9 +20,9 @@ import lmgym
 from lmgym.algorithms.reinforce_stable import ReinforceStable, ReinforceStableConfig
 from lmgym.commands.train import load_buffer, report
 from lmgym.errors import UserError
-from lmgym.learning.language_model import LanguageModel
 from lmgym.policies.examples import few_shot_examples
-from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
+from lmgym.policies.llm_policy import LLMPolicy
+from lmgym.policies.policy_for import policy_for
 from lmgym.policies.system_prompts import load_system_prompt
 from lmgym.run import Run
 
@@ -91,11 +91,16 @@ def main(arguments: Arguments) -> None:
     env = lmgym.make(arguments.train_data_file, max_steps=arguments.max_trajectory_steps)
     eval_env = lmgym.make(arguments.test_gsm8k_path, max_steps=arguments.max_trajectory_steps)
     examples = few_shot_examples(lmgym.make(arguments.gsm8k_path), arguments.n_few_shot_examples)
-    prompt = load_system_prompt(arguments.sys_prompt_path)
 
-    def make_policy(model_name: str) -> FewShotLLMStepwiseMathPolicy:
-        model = LanguageModel.load(model_name)
-        return FewShotLLMStepwiseMathPolicy(model, examples, prompt, LINE_TOKENS, calculator=arguments.sym_calc)
+    def make_policy(model_name: str) -> LLMPolicy:
+        return policy_for(
+            env,
+            model_name,
+            examples=examples,
+            system_prompt=load_system_prompt(arguments.sys_prompt_path),
+            max_tokens=LINE_TOKENS,
+            calculator=arguments.sym_calc,
+        )
 
     policy = make_policy(arguments.model_name_or_path)
     ref_policy = make_policy(arguments.ref_model_name or arguments.model_name_or_path)
@@ -118,21 +123,7 @@ def main(arguments: Arguments) -> None:
         update_reference_every=arguments.update_ref_iterations,
         replay_episodes=arguments.num_collection_episodes if arguments.load_buffer_from_cache_at_start else 0,
     )
-    # The names of `lmgym train`, so that --resume and `lmgym eval` find the same task, prompt and model again.
-    settings = {
-        "algorithm": "reinforce-stable",
-        "env": arguments.train_data_file,
-        "eval_env": arguments.test_gsm8k_path,
-        "env_options": {"max_steps": str(arguments.max_trajectory_steps)},
-        "model": arguments.model_name_or_path,
-        "ref_model": arguments.ref_model_name,
-        "shots": arguments.n_few_shot_examples,
-        "system_prompt": arguments.sys_prompt_path,
-        "max_tokens": LINE_TOKENS,
-        "calculator": arguments.sym_calc,
-        **asdict(config),
-    }
-    algorithm = ReinforceStable(policy, env, config, eval_env, Run(run_folder, settings), ref_policy)
+    algorithm = ReinforceStable(policy, env, config, eval_env, Run(run_folder), ref_policy)
     if arguments.load_buffer_from_cache_at_start:
         load_buffer(algorithm, Path(arguments.buffer_cache_path))
     try:

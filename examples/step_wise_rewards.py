@@ -11,8 +11,7 @@ import tyro
 
 import lmgym
 from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
-from lmgym.policies.examples import few_shot_examples
-from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
+from lmgym.policies.policy_for import policy_for
 from lmgym.rewards.steps import calculations_are_right, weighted
 
 
@@ -33,7 +32,7 @@ class Arguments:
 def main(arguments: Arguments) -> Reinforce:
     # Without the calculator the model must compute by itself, and is told at once where it went wrong.
     env = lmgym.make("word-problems", step_reward=weighted((0.1, calculations_are_right)), max_steps=4)
-    policy = FewShotLLMStepwiseMathPolicy(arguments.model, few_shot_examples(env, 3), calculator=False)
+    policy = policy_for(env, arguments.model, shots=3, calculator=False)
     config = ReinforceConfig(
         iterations=arguments.iterations,
         problems_per_iteration=arguments.problems_per_iteration,

@@ -16,8 +16,7 @@ from lmgym.envs.vector_env import VectorEnv
 from lmgym.learning.batch import Batch
 from lmgym.learning.language_model import LanguageModel
 from lmgym.learning.logprobs import TokenScorer, common_trunk
-from lmgym.policies.examples import few_shot_examples
-from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
+from lmgym.policies.policy_for import policy_for
 
 
 @dataclass
@@ -39,7 +38,7 @@ class Arguments:
 def main(arguments: Arguments) -> list[float]:
     env = lmgym.make("arithmetic")
     model = LanguageModel.load(arguments.model)
-    policy = FewShotLLMStepwiseMathPolicy(model, few_shot_examples(env, 2), max_line_tokens=32)
+    policy = policy_for(env, model, shots=2, max_tokens=32)
     optimizer = torch.optim.AdamW(model.trainable().values(), lr=arguments.learning_rate, weight_decay=0.0)
     rewards = []
     for iteration in range(arguments.iterations):

@@ -1,7 +1,6 @@
 """Real models and datasets, found by name: fetched once, checked, and kept in a cache folder."""
 
 import contextlib
-import difflib
 import hashlib
 import json
 import os
@@ -25,6 +24,7 @@ from lmgym.downloads import (
 from lmgym.errors import UserError
 from lmgym.gguf_conversion import convert_gguf
 from lmgym.hub_snapshots import hub_config, hub_snapshot
+from lmgym.nearest import nearest
 
 
 @dataclass(frozen=True)
@@ -320,5 +320,5 @@ def hub_refusals(name: str) -> Iterator[None]:
 def suggestion(name: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: the names there are, and the one that was probably meant."""
     names = list(known)
-    near = difflib.get_close_matches(name.lower(), names, n=1)
-    return f"known names: {', '.join(names)}" + (f" (did you mean {near[0]}?)" if near else "")
+    meant = nearest(name, names)
+    return f"known names: {', '.join(names)}" + (f" (did you mean {meant}?)" if meant else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import make_dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import tyro
 
 from lmgym.console import messages, results
 from lmgym.errors import UserError
+from lmgym.nearest import nearest
 
 USAGE = """lmgym: a gym for language models
 
@@ -27,13 +29,21 @@ USAGE = """lmgym: a gym for language models
 Each command has its own --help."""
 
 INTERRUPTED = 130
+NOBODY_READS = 141
+"""What a program ends with when the reader of its output is gone, as after `| head`."""
 
 
 def main(arguments: list[str] | None = None) -> None:
     """The entry point: exit code 0, 2 for a user's mistake, 130 for Ctrl-C."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        _dispatch(arguments)
+        try:
+            _dispatch(arguments)
+        finally:
+            sys.stdout.flush()  # here, because at the exit of the interpreter nobody could catch the fault
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(NOBODY_READS)
     except UserError as error:
         messages.print(f"lmgym: {error}", style="red", markup=False, soft_wrap=True)
         sys.exit(2)
@@ -52,7 +62,9 @@ def _dispatch(arguments: list[str]) -> None:
         results.print(__version__)
         return
     if command not in COMMANDS:
-        raise UserError(f"there is no command {command!r}; there are {', '.join(COMMANDS)}. Try: lmgym --help")
+        meant = nearest(command, COMMANDS)
+        guess = f" (did you mean {meant}?)" if meant else ""
+        raise UserError(f"there is no command {command!r}{guess}; there are {', '.join(COMMANDS)}. Try: lmgym --help")
     COMMANDS[command](rest)
 
 
@@ -60,19 +72,32 @@ def _train(arguments: list[str]) -> None:
     from lmgym.algorithms.registry import find_algorithm
     from lmgym.commands import train as command
 
-    name = "reinforce-stable"
-    if arguments and not arguments[0].startswith("-"):
-        name, arguments = arguments[0], arguments[1:]
+    named = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    arguments = arguments[1:] if named else arguments
     resumed = _value_of("--resume", arguments)
     if resumed is not None:
-        folder = Path(resumed)
-        if not folder.is_dir():
-            raise UserError(f"{folder} is not a folder; give --resume the folder of a run.")
-        command.resume(folder, find_algorithm, _given_again(arguments, folder, find_algorithm))
+        _resume(Path(resumed), named, arguments)
         return
+    name = named or "reinforce-stable"
     algorithm = find_algorithm(name)
     settings = _parse_train(algorithm.Config, arguments, prog=f"lmgym train {name}")
     command.train(name, algorithm, settings)
+
+
+def _resume(folder: Path, named: str | None, arguments: list[str]) -> None:
+    from lmgym.algorithms.registry import find_algorithm
+    from lmgym.commands.resume import algorithm_of, ask_for_names, resume
+    from lmgym.commands.train import settings_from
+
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder; give --resume the folder of a run.")
+    saved = _saved_config(folder)
+    name = algorithm_of(folder, saved, named)
+    unnamed = ask_for_names(folder, saved, ("env", "eval_env", "policy", "shots"), arguments)
+    config_class = find_algorithm(name).Config
+    before = settings_from(config_class, saved)
+    after = _parse_train(config_class, _without("--resume", arguments), "lmgym train --resume RUN", before)
+    resume(folder, name, before, after, unnamed)
 
 
 def _parse_train(config_class: Any, arguments: list[str], prog: str, default: Any = None) -> Any:
@@ -84,25 +109,13 @@ def _parse_train(config_class: Any, arguments: list[str], prog: str, default: An
     )
     start = default or TrainSettings(config_class())
     flags = shape(start.algorithm, start.task, start.policy, start.run)
-    return _parse(shape, arguments, prog, flags)
-
-
-def _given_again(arguments: list[str], folder: Path, find_algorithm: Any) -> dict[str, Any]:
-    """The settings that stand beside --resume on the command line, to override the saved ones."""
-    from lmgym.commands.train import flat_settings, settings_from
-
-    place = arguments.index("--resume") if "--resume" in arguments else None
-    rest = arguments[:place] + arguments[place + 2 :] if place is not None else arguments
-    rest = [argument for argument in rest if not argument.startswith("--resume=")]
-    saved = _saved_config(folder)
-    algorithm = find_algorithm(saved["algorithm"])
-    settings = settings_from(algorithm.Config, saved)
-    return flat_settings(_parse_train(algorithm.Config, rest, "lmgym train --resume RUN", settings))
+    return _parse_task(shape, arguments, prog, flags)
 
 
 def _eval(arguments: list[str]) -> None:
-    from lmgym.algorithms.registry import find_algorithm
+    from lmgym.algorithms.config import RLConfig
     from lmgym.commands.evaluate import EvalSettings, run_evaluation
+    from lmgym.commands.resume import ask_for_names
     from lmgym.commands.train import settings_from
 
     default = EvalSettings()
@@ -110,16 +123,17 @@ def _eval(arguments: list[str]) -> None:
     if model is not None and (Path(model) / "config.json").is_file() and (Path(model) / "metrics.jsonl").is_file():
         # A run is evaluated as it was trained: same task, same prompt, unless told otherwise.
         saved = _saved_config(Path(model))
-        trained = settings_from(find_algorithm(saved["algorithm"]).Config, saved)
+        ask_for_names(Path(model), saved, ("env", "policy", "shots"), arguments)
+        trained = settings_from(RLConfig, saved)
         trained.policy.lora = False
         default = EvalSettings(replace(default.measure, eval_env=trained.run.eval_env), trained.task, trained.policy)
-    run_evaluation(_parse(EvalSettings, arguments, "lmgym eval", default))
+    run_evaluation(_parse_task(EvalSettings, arguments, "lmgym eval", default))
 
 
 def _play(arguments: list[str]) -> None:
     from lmgym.commands.play import PlaySettings, play
 
-    play(_parse(PlaySettings, arguments, "lmgym play", PlaySettings()))
+    play(_parse_task(PlaySettings, arguments, "lmgym play", PlaySettings()))
 
 
 def _bench(arguments: list[str]) -> None:
@@ -152,8 +166,29 @@ COMMANDS = {
 
 def _parse(shape: Any, arguments: list[str], prog: str, default: Any) -> Any:
     """Flags by tyro: underscores as the fields have them, hyphens accepted too."""
-    config = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
-    return tyro.cli(shape, args=arguments, prog=prog, default=default, config=config, use_underscores=True)
+    from lmgym.commands.flag_names import flag_names, refuse_unknown
+
+    parsed, unknown = tyro.cli(
+        shape,
+        args=arguments,
+        prog=prog,
+        default=default,
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
+        use_underscores=True,
+        return_unknown_args=True,
+    )
+    refuse_unknown(unknown, flag_names(default), prog)
+    return parsed
+
+
+def _parse_task(shape: Any, arguments: list[str], prog: str, default: Any) -> Any:
+    """The same for settings with a task, whose options and imports are replaced as a whole or stay."""
+    # Of a dictionary that is not empty, tyro would make one flag per key and take no others.
+    blank = replace(default, task=replace(default.task, env_options={}, imports=()))
+    parsed = _parse(shape, arguments, prog, blank)
+    parsed.task.env_options = parsed.task.env_options or default.task.env_options
+    parsed.task.imports = parsed.task.imports or default.task.imports
+    return parsed
 
 
 def _value_of(flag: str, arguments: list[str]) -> str | None:
@@ -166,6 +201,13 @@ def _value_of(flag: str, arguments: list[str]) -> str | None:
         if argument.startswith(f"{flag}="):
             return argument.split("=", 1)[1]
     return None
+
+
+def _without(flag: str, arguments: list[str]) -> list[str]:
+    """The arguments but for one flag and its value."""
+    place = arguments.index(flag) if flag in arguments else len(arguments)
+    rest = arguments[:place] + arguments[place + 2 :]
+    return [argument for argument in rest if not argument.startswith(f"{flag}=")]
 
 
 def _saved_config(folder: Path) -> dict[str, Any]:

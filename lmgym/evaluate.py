@@ -16,7 +16,7 @@ from lmgym.envs.vector_env import VectorEnv
 from lmgym.errors import UserError
 from lmgym.policies.policy import Policy
 from lmgym.rewards.final_answer import parse_number
-from lmgym.statistics import Proportion, mcnemar, pass_at_k, wilson
+from lmgym.statistics import Mean, Proportion, mcnemar, mean_interval, paired_permutation, pass_at_k, wilson
 from lmgym.types import Episode, Problem
 
 
@@ -32,14 +32,31 @@ class Evaluation:
     unparsed: float
     cut_off: float
     mean_length: float
-    mean_reward: float
+    reward: Mean
     pass_at_k: Proportion
     majority_at_k: Proportion
     contaminated: int
     """How many of the problems were also trained on."""
     solved: tuple[float, ...] = field(repr=False)
     """For each problem the share of its samples that are strictly right."""
+    rewards: tuple[float, ...] = field(repr=False)
+    """For each problem the mean reward of its samples."""
     episodes: tuple[Episode, ...] = field(repr=False)
+
+    @property
+    def mean_reward(self) -> float:
+        """The mean over problems."""
+        return self.reward.value
+
+    @property
+    def is_graded(self) -> bool:
+        """Whether the environment calls answers right or wrong; else only the reward says how good they are."""
+        return any({"correct", "parsed"} & episode.info.keys() for episode in self.episodes)
+
+    @property
+    def has_own_reward(self) -> bool:
+        """Whether the reward says something else than right or wrong."""
+        return self.rewards != self.solved
 
     @property
     def prompts(self) -> list[str]:
@@ -59,7 +76,10 @@ class Evaluation:
             "unparsed": self.unparsed,
             "cut_off": self.cut_off,
             "mean_length": self.mean_length,
-            "mean_reward": self.mean_reward,
+            "mean_reward": self.reward.value,
+            "mean_reward_low": self.reward.low,
+            "mean_reward_high": self.reward.high,
+            "graded": float(self.is_graded),
             "problems": float(self.problems),
         }
         if self.samples > 1:
@@ -74,6 +94,7 @@ class Evaluation:
             "temperature": self.temperature,
             "contaminated_problems": self.contaminated,
             "solved": list(self.solved),
+            "rewards": list(self.rewards),
         }
 
 
@@ -116,6 +137,7 @@ def summarise(
     """
     by_problem = [episodes[start : start + samples] for start in range(0, len(episodes), samples)]
     solved = [float(np.mean([is_correct(episode) for episode in group])) for group in by_problem]
+    rewards = [float(np.mean([episode.reward for episode in group])) for group in by_problem]
     right = [sum(is_correct(episode) for episode in group) for group in by_problem]
     trained = {normalise(prompt) for prompt in trained_on}
     count = len(by_problem)
@@ -130,11 +152,12 @@ def summarise(
         unparsed=float(np.mean([not episode.info.get("parsed", True) for episode in episodes])),
         cut_off=float(np.mean([episode.cut_off for episode in episodes])),
         mean_length=float(np.mean([episode.length for episode in episodes])),
-        mean_reward=float(np.mean([episode.reward for episode in episodes])),
+        reward=mean_interval(rewards),
         pass_at_k=wilson(float(np.mean([pass_at_k(samples, hits, samples) for hits in right])), count),
         majority_at_k=wilson(float(np.mean([_majority_is_right(group) for group in by_problem])), count),
         contaminated=sum(normalise(group[0].problem.prompt) in trained for group in by_problem),
         solved=tuple(solved),
+        rewards=tuple(rewards),
         episodes=tuple(episodes),
     )
 
@@ -145,9 +168,19 @@ def is_correct(episode: Episode) -> bool:
 
 
 def paired_p_value(first: Evaluation, second: Evaluation) -> float:
-    """The chance of so large a difference on the same problems if both were equally good."""
+    """The chance of so large a difference on the same problems if both were equally good.
+
+    McNemar's test on what was solved, and where nothing is called right or wrong a permutation test on the rewards.
+    """
+    if not (first.is_graded and second.is_graded):
+        return reward_p_value(first, second)
     pairs = list(zip(first.solved, second.solved, strict=True))
     return mcnemar(sum(a > b for a, b in pairs), sum(b > a for a, b in pairs))
+
+
+def reward_p_value(first: Evaluation, second: Evaluation) -> float:
+    """The same for the mean reward."""
+    return paired_permutation(first.rewards, second.rewards)
 
 
 def overlap(evaluated: Iterable[Problem], trained: Iterable[Problem]) -> set[str]:

@@ -1,13 +1,26 @@
-"""What a user wrote, found by its name: `module:name`, importable from the current directory too."""
+"""What a user wrote, found by its name: `module` or `module:name`, importable from the current directory too."""
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from lmgym.errors import UserError
+from lmgym.nearest import nearest
+
+
+def import_module(name: str) -> ModuleType:
+    """Imports a module, found from the current directory as `python -m` would find it."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        reason = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+        raise UserError(f"the module {name!r} cannot be imported from {Path.cwd()}: {reason}.") from error
 
 
 def import_named(place: str) -> Any:
@@ -15,15 +28,9 @@ def import_named(place: str) -> Any:
     module_name, _, name = place.partition(":")
     if not module_name or not name:
         raise UserError(f"{place!r} cannot be imported: write it as module:name.")
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # a module in the current directory, as `python -m` would find it
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        reason = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
-        raise UserError(f"{place!r} cannot be imported: {reason}.") from error
+    module = import_module(module_name)
     if not hasattr(module, name):
-        close = difflib.get_close_matches(name, vars(module), 1)
-        guess = f" (did you mean {close[0]!r}?)" if close else ""
+        meant = nearest(name, vars(module))
+        guess = f" (did you mean {meant!r}?)" if meant else ""
         raise UserError(f"{place!r} cannot be imported: the module {module_name} has no {name!r}{guess}.")
     return getattr(module, name)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def model_card(algorithm: RLAlgorithm, config: Mapping[str, Any]) -> str:
     """Says what the model is, how it was made and what was measured, with sample sizes and intervals."""
-    task = config.get("env", type(algorithm.envs.env).__name__)
+    task = config.get("env") or type(algorithm.envs.env).__name__
     lines = [
         "---",
         "library_name: peft" if algorithm.policy.model.has_lora else "library_name: transformers",
@@ -25,14 +25,21 @@ def model_card(algorithm: RLAlgorithm, config: Mapping[str, Any]) -> str:
         "",
     ]
     if algorithm.evaluations:
-        lines += ["| iteration | problems | strict accuracy | lenient accuracy | note |", "|---|---|---|---|---|"]
+        is_graded = all(evaluation.is_graded for evaluation in algorithm.evaluations.values())
+        accuracies = ["strict accuracy", "lenient accuracy"] if is_graded else []
+        columns = ["iteration", "problems", *accuracies, "mean reward", "note"]
+        lines += [_row(*columns), _row(*["---"] * len(columns))]
         for iteration, evaluation in sorted(algorithm.evaluations.items()):
             note = "CONTAMINATED: also trained on" if evaluation.contaminated else "held out"
-            row = f"| {iteration} | {evaluation.problems} | {evaluation.strict} | {evaluation.lenient} | {note} |"
-            lines.append(row)
-        lines += ["", "Brackets are 95 % Wilson intervals over problems."]
+            measured = [evaluation.strict, evaluation.lenient] if is_graded else []
+            lines.append(_row(iteration, evaluation.problems, *measured, evaluation.reward, note))
+        lines += ["", "Brackets are 95 % intervals over problems: Wilson's of a share, the normal one of a mean."]
     lines += [
         "",
         f"System prompt: {algorithm.policy.system_prompt!r}, worked examples: {len(algorithm.policy.examples)}.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _row(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"

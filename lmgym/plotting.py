@@ -10,17 +10,15 @@ from lmgym.errors import UserError
 
 
 def plot_learning_curve(run: Path) -> Path:
-    """Draws accuracy with its intervals, and KL, entropy and length beneath, from the run's metrics.jsonl."""
+    """Draws accuracy or reward with its intervals, and KL, entropy and length beneath, from the run's metrics.jsonl."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     figure = new_figure(7, 7)
     top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=[3, 1, 1])
-    _draw(top, rows, "accuracy", "training episodes (sampled)", color="0.6", linewidth=1)
-    for prefix, mark in (("eval/", "held-out"), ("contaminated_eval/", "CONTAMINATED")):
-        evaluations = [row for row in rows if f"{prefix}strict" in row]
-        _draw_interval(top, evaluations, f"{prefix}strict", f"{mark}, strict (95 % interval)", "C0", "o-")
-        _draw_interval(top, evaluations, f"{prefix}lenient", f"{mark}, lenient", "C1", "s--")
-    top.set_ylim(0, 1)
-    top.set_ylabel("accuracy")
+    evaluated = [row for row in rows if any(name.endswith("eval/problems") for name in row)]
+    if any(row.get("eval/graded", row.get("contaminated_eval/graded", 1.0)) == 0.0 for row in evaluated):
+        _draw_rewards(top, rows, evaluated)
+    else:
+        _draw_accuracies(top, rows, evaluated)
     _draw(middle, rows, "kl", "KL to the reference", color="C2")
     _draw(middle, rows, "entropy", "entropy per token", color="C3")
     _draw(bottom, rows, "length", "tokens per episode", color="C4")
@@ -32,6 +30,27 @@ def plot_learning_curve(run: Path) -> Path:
     path = run / "learning_curve.png"
     figure.savefig(path, dpi=130)
     return path
+
+
+MARKS = (("eval/", "held-out"), ("contaminated_eval/", "CONTAMINATED"))
+"""The names of evaluation metrics begin so."""
+
+
+def _draw_accuracies(axes: Any, rows: list[dict[str, float]], evaluated: list[dict[str, float]]) -> None:
+    _draw(axes, rows, "accuracy", "training episodes (sampled)", color="0.6", linewidth=1)
+    for prefix, mark in MARKS:
+        _draw_interval(axes, evaluated, f"{prefix}strict", f"{mark}, strict (95 % interval)", "C0", "o-")
+        _draw_interval(axes, evaluated, f"{prefix}lenient", f"{mark}, lenient", "C1", "s--")
+    axes.set_ylim(0, 1)
+    axes.set_ylabel("accuracy")
+
+
+def _draw_rewards(axes: Any, rows: list[dict[str, float]], evaluated: list[dict[str, float]]) -> None:
+    """Where nothing is called right or wrong, the reward is what rises."""
+    _draw(axes, rows, "reward", "training episodes (sampled)", color="0.6", linewidth=1)
+    for prefix, mark in MARKS:
+        _draw_interval(axes, evaluated, f"{prefix}mean_reward", f"{mark} (95 % interval)", "C0", "o-")
+    axes.set_ylabel("mean reward")
 
 
 def new_figure(width: float, height: float) -> Any:
@@ -53,6 +72,7 @@ def _draw(axes: Any, rows: list[dict[str, float]], name: str, label: str, **styl
 
 
 def _draw_interval(axes: Any, rows: list[dict[str, float]], name: str, label: str, color: str, style: str) -> None:
+    rows = [row for row in rows if name in row]
     if not rows:
         return
     values = [row[name] for row in rows]

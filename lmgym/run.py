@@ -6,7 +6,6 @@ import contextlib
 import json
 import signal
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from lmgym.evaluate import Evaluation, normalise, paired_p_value, summarise
 from lmgym.model_card import model_card
 from lmgym.plotting import plot_learning_curve
 from lmgym.storage import whole_folder, write_text, writing_to
-from lmgym.tracking import Sink, make_sinks
+from lmgym.tracking import Sink, check_trackers, make_sinks
 
 if TYPE_CHECKING:
     from lmgym.algorithms.rl_algorithm import RLAlgorithm
@@ -35,26 +34,46 @@ class Run:
     """Without a folder it only shows; with one it also keeps everything there."""
 
     def __init__(
-        self, folder: Path | None = None, config: Mapping[str, Any] | None = None, trackers: Sequence[str] = ()
+        self, folder: Path | str | None = None, config: Mapping[str, Any] | None = None, trackers: Sequence[str] = ()
     ) -> None:
-        self.folder = folder
+        self.folder = folder = Path(folder) if folder is not None else None
         self.config = dict(config or {})
+        self.trackers = list(trackers)
         self.sinks: list[Sink] = []
         self._progress: Progress | None = None
         self._lines = 0
+        self._is_taken = folder is not None and (folder / "metrics.jsonl").exists()
         if folder is None:
             if trackers:
                 raise UserError("tracking needs a run directory: give the run a folder.")
             return
+        check_trackers(trackers)
         with writing_to(folder, "--out"):
             folder.mkdir(parents=True, exist_ok=True)
-            write_text(folder / "config.json", json.dumps(self.config, indent=2, default=str) + "\n")
             self.sinks = make_sinks(trackers, folder, self.config)
+            if self.config:
+                self._write_config(folder)
 
     @property
     def episodes_path(self) -> Path | None:
         """Where episodes are written as they end."""
         return self.folder / "episodes.jsonl" if self.folder else None
+
+    def record(self, algorithm: RLAlgorithm) -> None:
+        """Completes config.json from the algorithm itself, so that --resume and `lmgym eval` find all they need."""
+        from lmgym.run_record import describe_run
+
+        if self.folder is None:
+            return
+        if self._is_taken and algorithm.iteration == 0:
+            raise UserError(
+                f"{self.folder} holds a run already: give Run another folder, or take that one up with "
+                "run.resume(algorithm)."
+            )
+        place = {"out": str(self.folder.parent), "name": self.folder.name, "track": self.trackers}
+        self.config = describe_run(algorithm) | place | self.config
+        with self._writing():
+            self._write_config(self.folder)
 
     @contextlib.contextmanager
     def watch(self, algorithm: RLAlgorithm) -> Iterator[None]:
@@ -62,6 +81,10 @@ class Run:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         progress = Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=messages, transient=True)
         total = algorithm.config.iterations
+        if self.folder is None:
+            messages.print("nothing of this run is kept: give the algorithm run=Run(folder) to keep it.")
+        self.record(algorithm)
+        self._is_taken = False
         try:
             with progress, self._writing():
                 self._progress = progress
@@ -138,7 +161,11 @@ class Run:
     def resume(self, algorithm: RLAlgorithm) -> None:
         """Takes up the newest checkpoint; what was written after it is done again, the same."""
         assert self.folder is not None
+        saved = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
         load_checkpoint(newest_checkpoint(self.folder), algorithm)
+        self._is_taken = False
+        # The model was loaded from a checkpoint, but the run began with another.
+        self.config = {name: saved[name] for name in ("model", "ref_model") if name in saved} | self.config
         reached = algorithm.iteration
         path = self.folder / "episodes.jsonl"
         kept = Buffer(algorithm.config.buffer_capacity)
@@ -200,6 +227,9 @@ class Run:
             soft_wrap=True,
         )
 
+    def _write_config(self, folder: Path) -> None:
+        write_text(folder / "config.json", json.dumps(self.config, indent=2, default=str) + "\n")
+
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
         if self.folder is None:
@@ -260,13 +290,3 @@ def _read_evaluations(folder: Path, until: int) -> dict[int, Evaluation]:
             graded = summarise(episodes, saved["samples"], saved["temperature"])
             found[iteration] = replace(graded, contaminated=saved["contaminated_problems"])
     return found
-
-
-def new_run_folder(root: Path, name: str) -> Path:
-    """A folder for a run that does not exist yet, named after what it does and when."""
-    folder = root / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    number = 1
-    while folder.exists():
-        number += 1
-        folder = root / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{number}"
-    return folder

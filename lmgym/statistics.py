@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
+
+EXACT_PAIRS = 12
+"""Up to so many pairs that differ, all 2^n signs are tried."""
+DRAWS = 10_000
+Z = 1.959963984540054
+"""The normal distribution has 95 % of its mass within so many deviations."""
 
 
 @dataclass(frozen=True)
@@ -19,11 +28,31 @@ class Proportion:
         return f"{self.value:.1%} [{100 * self.low:.1f}, {100 * self.high:.1f}]"
 
 
+@dataclass(frozen=True)
+class Mean:
+    """The mean of a sample with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def mean_interval(values: Sequence[float]) -> Mean:
+    """The normal interval at 95 %; a single value shows no spread and gets none."""
+    mean, count = float(np.mean(values)), len(values)
+    half = Z * float(np.std(values, ddof=1)) / math.sqrt(count) if count > 1 else 0.0
+    return Mean(mean, mean - half, mean + half, count)
+
+
 def wilson(share: float, count: int) -> Proportion:
     """The Wilson score interval at 95 % (Wilson, 1927): honest for small samples and for shares near 0 and 1."""
     if count == 0:
         return Proportion(0.0, 0.0, 1.0, 0)
-    z = 1.959963984540054
+    z = Z
     centre = share + z * z / (2 * count)
     spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     scale = 1 + z * z / count
@@ -40,6 +69,23 @@ def mcnemar(only_first: int, only_second: int) -> float:
     differing = only_first + only_second
     tail = sum(math.comb(differing, index) for index in range(min(only_first, only_second) + 1))
     return min(1.0, 2 * tail / 2**differing)
+
+
+def paired_permutation(first: Sequence[float], second: Sequence[float]) -> float:
+    """Two-sided p-value that two policies earn equally on the same problems: the signs of the differences are chance.
+
+    Exact for few differences, else from a fixed number of random signs, of which the observed ones count as one.
+    """
+    differences = np.asarray(second, dtype=float) - np.asarray(first, dtype=float)
+    differences = differences[differences != 0]
+    observed = abs(differences.sum()) * (1 - 1e-9)  # sums in another order round otherwise
+    count = len(differences)
+    if count <= EXACT_PAIRS:
+        signs = 1 - 2 * (np.arange(2**count)[:, None] >> np.arange(count) & 1)
+        return float(np.mean(np.abs(signs @ differences) >= observed))
+    random = np.random.default_rng(0)
+    extreme = sum(abs(random.choice((-1, 1), count) @ differences) >= observed for _ in range(DRAWS))
+    return (1 + extreme) / (1 + DRAWS)
 
 
 def pass_at_k(samples: int, right: int, k: int) -> float:

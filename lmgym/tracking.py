@@ -5,13 +5,17 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import netrc
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from lmgym.errors import UserError
+
+WANDB_HOST = "api.wandb.ai"
 
 
 class Sink(Protocol):
@@ -53,9 +57,13 @@ class Wandb:
         project = os.environ.get("WANDB_PROJECT", "lmgym")
         # The same folder is the same run, so that a resumed one goes on in its own curves.
         identity = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]
-        self.run = wandb.init(
-            project=project, id=identity, name=folder.name, dir=str(folder), config=dict(config), resume="allow"
-        )
+        try:
+            self.run = wandb.init(
+                project=project, id=identity, name=folder.name, dir=str(folder), config=dict(config), resume="allow"
+            )
+        except wandb.Error as error:
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise UserError(f"wandb cannot begin a run: {reason}; WANDB_MODE=offline keeps it here.") from error
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Logs under the iteration."""
@@ -110,12 +118,38 @@ SINKS: dict[str, Callable[[Path, Mapping[str, Any]], Sink]] = {
 }
 
 
-def make_sinks(names: Sequence[str], folder: Path, config: Mapping[str, Any]) -> list[Sink]:
-    """The JSON-lines file of a run and every tracker named."""
+def check_trackers(names: Sequence[str]) -> None:
+    """Refuses a tracker that is unknown, not installed or not logged in, before anything is written."""
     for name in names:
         if name not in SINKS:
             raise UserError(f"there is no tracker {name!r}; there are {', '.join(SINKS)}.")
+        package = _require(name)
+        if name == "wandb" and not _is_usable(package.setup().settings):
+            raise UserError(
+                "wandb has no API key: run `wandb login`, set WANDB_API_KEY, or keep the run on this machine with "
+                "WANDB_MODE=offline."
+            )
+
+
+def make_sinks(names: Sequence[str], folder: Path, config: Mapping[str, Any]) -> list[Sink]:
+    """The JSON-lines file of a run and every tracker named."""
+    check_trackers(names)
     return [JsonLines(folder / "metrics.jsonl"), *(SINKS[name](folder, config) for name in names)]
+
+
+def _is_usable(settings: Any) -> bool:
+    """Whether wandb needs no key, or finds one where it looks for it."""
+    if (os.environ.get("WANDB_MODE") or settings.mode) in ("offline", "disabled", "dryrun"):
+        return True
+    if settings.api_key or os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    usual = [path for path in (Path.home() / ".netrc", Path.home() / "_netrc") if path.is_file()]
+    path = Path(os.environ["NETRC"]).expanduser() if os.environ.get("NETRC") else next(iter(usual), None)
+    try:
+        hosts = netrc.netrc(path).hosts if path else {}
+    except (OSError, netrc.NetrcParseError):
+        return False
+    return bool({urlsplit(settings.base_url).netloc, WANDB_HOST} & hosts.keys())
 
 
 def _require(package: str) -> Any:

@@ -17,8 +17,12 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 import lmgym
-from lmgym.algorithms.registry import ALGORITHMS
+from lmgym.algorithms.registry import ALGORITHMS, find_algorithm
 from lmgym.cli import main
+from lmgym.commands.evaluate import EvalSettings, trained_prompts
+from lmgym.commands.flag_names import USUAL_NAMES, flag_names
+from lmgym.commands.train import TrainSettings
+from lmgym.envs import registry
 
 TINY = ["--iterations", "2", "--problems_per_iteration", "2", "--group_size", "2", "--max_tokens", "8", "--shots", "1"]
 TINY += ["--eval_problems", "4", "--dtype", "float32", "--env_options", "max_steps", "2"]
@@ -85,8 +89,22 @@ def train(run, model_folder, out):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["trian"], "there is no command 'trian'; there are train, eval, play"),
+        (["trian"], "there is no command 'trian' (did you mean train?); there are train, eval, play"),
         (["train", "reinforce-stabel"], "did you mean reinforce-stable?"),
+        (["train", "gpro"], "did you mean grpo?"),
+        (["train", "--lr", "1e-5"], "there is no flag --lr (did you mean --learning_rate?); see lmgym train"),
+        (["train", "--lr=1e-5"], "there is no flag --lr (did you mean --learning_rate?)"),
+        (["train", "grpo", "--num-generations", "8"], "did you mean --group_size?"),
+        (["train", "--batch_size", "8"], "did you mean --problems_per_iteration?"),
+        (["train", "--epochs", "8"], "did you mean --iterations?"),
+        (["train", "--beta", "0.1"], "did you mean --kl_coeff?"),
+        (["train", "--max_new_tokens", "8"], "did you mean --max_tokens?"),
+        (["train", "--modle", "smollm2-135m"], "did you mean --model?"),
+        (["train", "--env", "arithmetic", "digits", "3"], "'digits' belongs to no flag; see lmgym train"),
+        (["train", "--zzz"], "there is no flag --zzz; see lmgym train"),
+        (["eval", "--model_name_or_path", "smollm2-135m"], "did you mean --model?"),
+        (["eval", "--limit", "8"], "did you mean --problems?"),
+        (["play", "--indx", "8"], "did you mean --index?"),
         (["train", "nowhere:Nothing"], "cannot be imported"),
         (["train", "json:JSONDecoder"], "must be a class that extends RLAlgorithm"),
         (["train", "--resume"], "--resume needs a value"),
@@ -256,6 +274,49 @@ def test_a_tracker_that_is_not_installed_is_one_sentence_that_names_the_extra(tr
     assert is_untouched(out)
 
 
+def test_wandb_without_a_key_is_one_sentence_and_leaves_no_run(train, out, tmp_path, monkeypatch):
+    pytest.importorskip("wandb").teardown()  # it remembers how it was set up first
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_IDENTITY_TOKEN_FILE", "NETRC"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    outcome = train("--track", "wandb")
+    assert is_one_sentence(outcome), outcome.err
+    assert "wandb login" in outcome.err
+    assert is_untouched(out)
+
+
+def test_every_usual_name_means_a_flag_that_there_is():
+    known = set()
+    for name in ALGORITHMS:
+        known |= set(flag_names(TrainSettings(find_algorithm(name).Config())))
+    known |= set(flag_names(EvalSettings()))
+    assert set(USUAL_NAMES.values()) <= known
+
+
+# A real process.
+
+
+def process(*arguments: str, **options: object) -> subprocess.Popen:
+    environment = {**os.environ, "PYTHONPATH": str(Path(lmgym.__file__).parents[1])}
+    command = [sys.executable, "-m", "lmgym", *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env=environment, **pipes, **options)
+
+
+def test_the_package_runs_as_a_module():
+    out, err = process("--version").communicate(timeout=120)
+    assert (out.strip(), err) == (lmgym.__version__, "")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["algorithms"]])
+def test_a_reader_that_goes_away_is_no_traceback(arguments):
+    begun = process(*arguments)
+    begun.stdout.close()  # as `| head -1` does
+    errors = begun.stderr.read()
+    assert begun.wait(timeout=120) != 2
+    assert errors == ""
+
+
 # What there is.
 
 
@@ -342,10 +403,20 @@ def test_a_run_is_evaluated_beside_its_base_as_it_was_trained(run, finished, mod
     assert "maj@4" in outcome.out
     assert "4 held-out problems, temperature 1, 4 samples each" in outcome.out
     assert "paired exact McNemar test" in outcome.out
+    assert "environment: arithmetic, split test, max_steps 2, 4 problems\n" in outcome.out
+    policy = "policy: stepwise, 1 worked examples, 8 tokens per action, temperature 1, system prompt “Solve the problem"
+    assert policy in outcome.out
     saved = json.loads(output.read_text())
     assert set(saved) == {str(finished), str(model_folder)}
     assert saved[str(finished)]["samples"] == 4
     assert saved[str(finished)]["eval/problems"] == 4
+
+
+def test_a_run_can_be_evaluated_with_other_options_than_it_was_trained_with(run, finished, tmp_path):
+    flags = ["--problems", 3, "--env_options", "max_steps", 1, "digits", 1, "--output", tmp_path / "out.json"]
+    outcome = run("eval", "--model", finished, *flags)
+    assert outcome.code == 0, outcome.err
+    assert json.loads((tmp_path / "out.json").read_text())[str(finished)]["eval/problems"] == 3
 
 
 def test_evaluating_a_run_on_what_it_was_trained_on_is_found(run, finished):
@@ -359,6 +430,21 @@ def test_evaluating_a_run_on_what_it_was_trained_on_is_found(run, finished):
     assert outcome.code == 0, outcome.err
     assert f"WARNING: CONTAMINATED: {finished} was trained on {len(problems) - 1} of these problems" in outcome.err
     assert f"{len(problems)} CONTAMINATED problems" in outcome.out
+
+
+def test_only_a_path_has_a_training_whatever_the_current_directory_is(finished, monkeypatch):
+    trained = trained_prompts(str(finished))
+    assert trained
+    assert trained_prompts(str(finished / "model")) == trained
+    for place in (finished, finished / "model"):
+        monkeypatch.chdir(place)
+        assert trained_prompts("smollm2-135m") == set()
+        assert trained_prompts("someone/a-hub-model") == set()
+        assert trained_prompts(".") == trained
+    shadow = finished / "model" / "smollm2-135m"  # the known model is what such a name means
+    shadow.mkdir()
+    assert trained_prompts("smollm2-135m") == set()
+    shadow.rmdir()
 
 
 def test_a_run_that_saved_no_checkpoint_says_so_and_stays_as_it_was(run, finished, tmp_path):
@@ -385,6 +471,72 @@ def test_a_wrong_setting_beside_resume_does_not_spoil_the_run(train, run, out):
     assert list(results["evaluations"]) == ["0", "2", "3"]
 
 
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory, model_folder) -> Path:
+    """A run of one iteration that can be resumed; every test of it works on a copy."""
+    root = tmp_path_factory.mktemp("stopped")
+    arguments = ["train", "reinforce-stable", "--env", "arithmetic", "--model", str(model_folder), "--out", str(root)]
+    main([*arguments, *TINY, "--iterations", "1", "--name", "run", "--save_every", "1"])
+    return root / "run"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--model", "smollm2-135m"],
+        ["--env", "gsm8k"],
+        ["--env_options", "max_steps", 3],
+        ["--policy", "chat"],
+        ["--shots", 2],
+        ["--system_prompt", "chat"],
+        ["--max_tokens", 9],
+        ["--temperature", 0.5],
+        ["--top_k", 5],
+        ["--top_p", 0.5],
+        ["--no-calculator"],
+        ["--lora"],
+        ["--lora_rank", 4],
+        ["--ref_model", "smollm2-135m"],
+        ["--seed", 1],
+        ["--name", "other"],
+        ["--out", "elsewhere"],
+    ],
+    ids=lambda flags: flags[0],
+)
+def test_what_makes_it_another_run_cannot_be_changed_on_resume(run, stopped, flags):
+    before = {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()}
+    outcome = run("train", "--resume", stopped, "--iterations", 2, *flags)
+    assert is_one_sentence(outcome), outcome.err
+    assert flags[0].replace("--no-", "--") in outcome.err
+    assert f"lmgym train --model {stopped}" in outcome.err
+    assert {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()} == before
+
+
+def test_a_run_goes_on_only_with_its_own_algorithm(run, stopped, tmp_path):
+    outcome = run("train", "grpo", "--resume", stopped, "--iterations", 2)
+    assert is_one_sentence(outcome), outcome.err
+    assert "was trained with reinforce-stable and cannot go on with grpo" in outcome.err
+    copy = Path(shutil.copytree(stopped, tmp_path / "copy"))
+    same = "lmgym.algorithms.reinforce_stable:ReinforceStable"
+    assert run("train", same, "--resume", copy, "--iterations", 2).code == 0
+    assert json.loads((copy / "config.json").read_text())["algorithm"] == "reinforce-stable"
+
+
+def test_what_is_changed_on_resume_is_said_and_kept(run, stopped, tmp_path, model_folder):
+    copy = Path(shutil.copytree(stopped, tmp_path / "copy"))
+    same = ["--model", model_folder, "--env", "arithmetic", "--seed", 0]
+    outcome = run("train", "--resume", copy, "--iterations", 2, "--learning_rate", 1e-5, "--save_every", 1, *same)
+    assert outcome.code == 0, outcome.err
+    assert "from here on: iterations 1 → 2, learning_rate 6e-05 → 1e-05\n" in outcome.out
+    assert run("train", f"--resume={copy}", "--iterations", 3).code == 0
+    config, original = (json.loads((folder / "config.json").read_text()) for folder in (copy, stopped))
+    assert config.pop("changed_on_resume") == [
+        {"after_iteration": 1, "iterations": [1, 2], "learning_rate": [6e-5, 1e-5]},
+        {"after_iteration": 2, "iterations": [2, 3]},
+    ]
+    assert config == original | {"iterations": 3, "learning_rate": 1e-5}
+
+
 def test_a_run_that_is_resumed_with_other_problems_to_evaluate_compares_only_those(train, run, out):
     assert train("--name", "it", "--save_every", 1).code == 0
     outcome = run("train", "--resume", out / "it", "--iterations", 3, "--eval_problems", 3)
@@ -393,6 +545,22 @@ def test_a_run_that_is_resumed_with_other_problems_to_evaluate_compares_only_tho
     results = json.loads((out / "it" / "results.json").read_text())
     assert list(results["evaluations"]) == ["3"]
     assert {row["eval/problems"] for row in results["evaluations"].values()} == {3}
+
+
+def test_the_closing_hint_fits_the_task(train, run, finished, own, out):
+    def hints(outcome: Outcome) -> str:
+        assert outcome.code == 0, outcome.err
+        return outcome.out.split("What to try next:")[1]
+
+    shown = hints(train("--name", "sums", "--save_every", 1))
+    assert f"lmgym train --resume {out / 'sums'} --iterations 4\n" in shown
+    assert "lmgym train --env word-problems --model" in shown
+    assert "gsm8k" not in shown
+    flags = ["--import", own, "--shots", 0, "--env_options", "letters", "abcdef"]
+    shown = hints(train(*flags, "--name", "own", env="echo-of-a-module"))
+    assert f"lmgym eval --model {out / 'own'} --base" in shown
+    assert f"--import {own} --env echo-of-a-module\n" in shown
+    assert shown.count("lmgym train") == 0
 
 
 def test_training_and_evaluating_on_one_file_is_called_contaminated(train, out, tmp_path):
@@ -511,3 +679,103 @@ def test_a_token_budget_ends_a_run_early_and_a_resumed_one_remembers_it(train, r
     assert run("train", "--resume", out / "short", "--token_budget", 0, "--iterations", 2).code == 0
     metrics = [json.loads(line) for line in (out / "short" / "metrics.jsonl").read_text().splitlines()]
     assert [row["iteration"] for row in metrics if "reward" in row] == [1, 2]
+
+
+# One's own environment and reward.
+
+OWN = """
+import lmgym
+
+class Echo(lmgym.Env):
+    \"\"\"Says a letter, which is to be said back.\"\"\"
+
+    def __init__(self, split: str = "train", letters: str = "ab") -> None:
+        super().__init__([lmgym.Problem(f"{split}/{letter}", f"{split}: say {letter}", letter) for letter in letters])
+
+    def respond(self, state, text, ended):
+        return lmgym.Response(reward=0.25 + text.count(state.problem.answer), terminated=True)
+
+def shortness(problem: lmgym.Problem, answer: str) -> float:
+    return 1 / (2 + len(answer))
+
+NUMBER = 3
+lmgym.register("echo-of-a-module", Echo)
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch) -> str:
+    """The name of a module of the user's in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(registry, "_registrations", dict(registry._registrations))
+    name = f"own_module_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(OWN)
+    return name
+
+
+def test_a_module_of_ones_own_registers_environments_for_every_command(train, run, out, own):
+    flags = ["--import", "json", "--import", own]
+    unknown = run("play", "--env", "echo-of-a-module")
+    assert is_one_sentence(unknown)
+    played = run("play", "--env", "echo-of-a-module", *flags, stdin="a\n")
+    assert played.code == 0, played.err
+    assert "train: say a" in played.out
+    assert "reward 1.25" in played.out
+    options = ["--env_options", "letters", "abcdef", "--shots", 0, "--policy", "chat", "--save_every", 1]
+    trained = train(*flags, *options, "--name", "it", env="echo-of-a-module")
+    assert trained.code == 0, trained.err
+    assert "mean reward" in trained.out
+    assert "strict" not in trained.out + (out / "it" / "model" / "README.md").read_text()
+    assert json.loads((out / "it" / "config.json").read_text())["imports"] == ["json", own]
+    fresh = {**os.environ, "PYTHONPATH": str(Path(lmgym.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    for command in (
+        ["train", "--resume", out / "it", "--iterations", 3],
+        ["eval", "--model", out / "it", "--problems", 2],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "lmgym.cli", *map(str, command)], env=fresh, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_module_that_is_not_there_is_one_sentence(run, own):
+    outcome = run("play", "--import", "no_such_module_here")
+    assert is_one_sentence(outcome), outcome.err
+    assert "--import no_such_module_here cannot be imported from" in outcome.err
+
+
+def test_an_environment_and_a_reward_by_their_places(train, run, out, own):
+    pytest.importorskip("lmgym.rewards.custom")
+    trained = train("--reward", f"{own}:shortness", "--name", "it", "--save_every", 1)
+    assert trained.code == 0, trained.err
+    rows = [json.loads(line) for line in (out / "it" / "episodes.jsonl").read_text().splitlines()]
+    rewards = [sum(step["reward"] for step in row["steps"]) for row in rows]
+    assert all(0 < reward < 1 for reward in rewards)  # the environment's own would be 0 or 1
+    assert run("train", "--resume", out / "it", "--iterations", 3).code == 0
+    other = run("train", "--resume", out / "it", "--iterations", 4, "--reward", "")
+    assert is_one_sentence(other), other.err
+    assert "the reward" in other.err
+    measured = run("eval", "--model", out / "it", "--problems", 2, "--output", "out.json")
+    assert measured.code == 0, measured.err
+    (found,) = json.loads(Path("out.json").read_text()).values()
+    assert 0 < found["eval/mean_reward"] < 1
+    played = run("play", "--env", f"{own}:Echo", stdin="a\n")
+    assert played.code == 0, played.err
+    assert "reward 1.25" in played.out
+
+
+@pytest.mark.parametrize("what", ["nothing", "NUMBER"])
+def test_a_reward_that_cannot_be_called_is_refused_before_anything_runs(train, out, own, what):
+    pytest.importorskip("lmgym.rewards.custom")
+    outcome = train("--reward", f"{own}:{what}")
+    assert is_one_sentence(outcome), outcome.err
+    assert f"{own}:{what}" in outcome.err
+    assert is_untouched(out)
+
+
+def test_an_environment_that_takes_no_reward_refuses_one(run, own):
+    pytest.importorskip("lmgym.rewards.custom")
+    outcome = run("play", "--import", own, "--env", "echo-of-a-module", "--reward", f"{own}:shortness")
+    assert is_one_sentence(outcome), outcome.err
+    assert 'has no option "reward"' in outcome.err

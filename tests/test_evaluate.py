@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from lmgym.console import comparison_table, evaluation_line
+from lmgym import plotting
+from lmgym.console import comparison_table, difference_line, evaluation_line
 from lmgym.envs.env import Env, Response
 from lmgym.envs.math_env import MathEnv
 from lmgym.errors import UserError
-from lmgym.evaluate import evaluate, held_out_indices, overlap, paired_p_value
+from lmgym.evaluate import Evaluation, evaluate, held_out_indices, overlap, paired_p_value
+from lmgym.plotting import new_figure
 from lmgym.policies.scripted_policy import ScriptedPolicy, gold_line
-from lmgym.statistics import wilson
+from lmgym.statistics import mean_interval, wilson
 from lmgym.types import END_OF_TURN, Problem, State
 
 PROBLEMS = [
@@ -170,6 +174,64 @@ def test_an_environment_that_does_not_grade_is_taken_at_its_reward():
     assert result.lenient == result.strict
     assert result.mean_reward == pytest.approx(3.5 / 4)
     assert result.unparsed == 0.0
+
+
+def rewarded(scores: dict[int, float], graded: bool = False) -> Evaluation:
+    """Problems that earn what is said, where nothing or everything is called right or wrong."""
+
+    class Scored(Env):
+        def respond(self, state: State, text: str, ended: bool) -> Response:
+            info = {"correct": scores[number(state)] > 0.5, "parsed": True} if graded else {}
+            return Response(reward=scores[number(state)], terminated=True, info=info)
+
+    return evaluate(ScriptedPolicy(lambda state: "yes"), Scored(PROBLEMS[: len(scores)]), range(len(scores)))
+
+
+def test_where_nothing_is_right_or_wrong_the_reward_leads_and_nothing_is_called_strict():
+    before = rewarded({0: 0.1, 1: 0.2, 2: 0.0, 3: 0.3, 4: 0.2, 5: 0.4})
+    after = rewarded({0: 0.3, 1: 0.4, 2: 0.1, 3: 0.7, 4: 0.9, 5: 0.6})
+    assert not after.is_graded
+    assert after.reward == mean_interval([0.3, 0.4, 0.1, 0.7, 0.9, 0.6])
+    assert evaluation_line(after).startswith(f"held-out mean reward {after.reward}, cut off")
+    table = comparison_table({"before": before, "after": after})
+    assert next(iter(table.columns[0].cells)) == "mean reward"
+    assert next(iter(table.columns[2].cells)) == str(after.reward)
+    assert paired_p_value(before, after) == pytest.approx(2 / 64)
+    line = difference_line(before, after)
+    assert line == "mean reward +0.300; paired permutation test on the same problems: p = 0.031"
+    for text in (evaluation_line(after), line, " ".join(map(str, table.columns[0].cells)), str(table.title)):
+        assert not any(word in text for word in ("strict", "lenient", "unparsed", "Wilson", "pass@"))
+    saved = after.to_json()
+    assert {"eval/strict", "eval/lenient", "eval/mean_reward", "solved"} <= saved.keys()  # what reads them goes on
+    assert saved["eval/mean_reward_low"] < saved["eval/mean_reward"] < saved["eval/mean_reward_high"]
+    assert saved["rewards"] == list(after.rewards)
+
+
+def test_a_reward_of_ones_own_stands_beside_the_accuracy():
+    scores = {0: 0.6, 1: 0.9, 2: 0.1, 3: 0.3}
+    before, after = rewarded(dict.fromkeys(range(4), 0.25), graded=True), rewarded(scores, graded=True)
+    assert after.strict == wilson(0.5, 4)
+    assert f"strict {after.strict}" in evaluation_line(after)
+    assert f"mean reward {after.reward}" in evaluation_line(after)
+    rows = dict(zip(*(column.cells for column in comparison_table({"it": after}).columns), strict=True))
+    assert rows["strict"] == str(after.strict)
+    assert rows["mean reward"] == str(after.reward)
+    first, second = difference_line(before, after).split("\n")
+    assert first.startswith("strict accuracy +50.0 points; paired exact McNemar test")
+    assert second.startswith("mean reward +0.225; paired permutation test")
+    plain = evaluate(ScriptedPolicy(gold_line), env(), range(4))
+    assert "\n" not in difference_line(plain, plain)  # the reward is the accuracy: one test says it
+
+
+@pytest.mark.parametrize("graded", [True, False])
+def test_the_learning_curve_shows_accuracy_or_reward(tmp_path, graded, monkeypatch):
+    result = rewarded({0: 0.5, 1: 3.0}, graded)
+    lines = [{"iteration": 1, "reward": 1.5, "accuracy": 0.5}, {"iteration": 1, **result.metrics()}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    figures = []
+    monkeypatch.setattr(plotting, "new_figure", lambda *size: figures.append(new_figure(*size)) or figures[0])
+    assert plotting.plot_learning_curve(tmp_path).is_file()
+    assert figures[0].axes[0].get_ylabel() == ("accuracy" if graded else "mean reward")
 
 
 @pytest.mark.parametrize(("indices", "samples"), [([], 1), ([0], 0)])

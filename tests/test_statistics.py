@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmgym.statistics import mcnemar, pass_at_k, wilson
+from lmgym.statistics import mcnemar, mean_interval, paired_permutation, pass_at_k, wilson
 
 
 @pytest.mark.parametrize(
@@ -67,3 +67,28 @@ def test_a_share_is_never_outside_its_own_interval(count, part):
     for share in (0.0, 1.0, round(part * count) / count):
         found = wilson(share, count)
         assert 0 <= found.low <= share <= found.high <= 1
+
+
+def test_the_permutation_test_is_the_share_of_signs_that_go_as_far():
+    first, second = [0.1, 0.5, 0.2, 0.9, 0.4, 0.3], [0.4, 0.4, 0.8, 0.9, 0.6, 0.7]
+    differences = [b - a for a, b in zip(first, second, strict=True)]
+    sums = [
+        sum(s * d for s, d in zip(signs, differences, strict=True)) for signs in itertools.product((1, -1), repeat=6)
+    ]
+    expected = sum(abs(total) >= abs(sum(differences)) - 1e-12 for total in sums) / len(sums)
+    assert paired_permutation(first, second) == pytest.approx(expected)
+    assert paired_permutation(second, first) == pytest.approx(expected)
+    assert paired_permutation(first, first) == 1.0
+
+
+def test_the_permutation_test_of_wins_and_losses_is_mcnemars():
+    for wins, losses in ((9, 1), (14, 3), (10, 10)):
+        first, second = [0.0] * wins + [1.0] * losses, [1.0] * wins + [0.0] * losses
+        assert paired_permutation(first, second) == pytest.approx(mcnemar(losses, wins), abs=0.01)
+
+
+def test_a_mean_has_the_normal_interval_of_its_sample():
+    found = mean_interval([0.0, 1.0, 2.0, 3.0])
+    half = 1.959963984540054 * (5 / 3) ** 0.5 / 2
+    assert (found.value, found.low, found.high) == pytest.approx((1.5, 1.5 - half, 1.5 + half))
+    assert str(mean_interval([0.5])) == "0.500 [0.500, 0.500]"

@@ -8,7 +8,8 @@ import json
 import pytest
 
 from lmgym.errors import UserError
-from lmgym.tracking import make_sinks
+from lmgym.run import Run
+from lmgym.tracking import check_trackers, make_sinks
 
 
 def log_two(sinks) -> None:
@@ -54,3 +55,34 @@ def test_an_unknown_tracker_lists_the_known_ones(tmp_path):
     with pytest.raises(UserError, match="wandb, tensorboard, trackio"):
         make_sinks(["excel"], tmp_path, {})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def no_key(tmp_path, monkeypatch):
+    """A machine where nobody has logged in to wandb, which otherwise remembers how it was set up first."""
+    pytest.importorskip("wandb").teardown()
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_IDENTITY_TOKEN_FILE", "NETRC"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))
+
+
+def test_wandb_without_a_key_is_refused_before_anything_is_written(tmp_path, no_key):
+    with pytest.raises(UserError, match="wandb has no API key: run `wandb login`, set WANDB_API_KEY, or"):
+        Run(tmp_path / "run", trackers=["tensorboard", "wandb"])
+    assert not (tmp_path / "run").exists()
+
+
+def test_wandb_is_usable_offline_or_with_a_key_where_it_looks_for_one(tmp_path, no_key, monkeypatch):
+    for name, value in (("WANDB_MODE", "offline"), ("WANDB_MODE", "disabled"), ("WANDB_API_KEY", "a" * 40)):
+        with monkeypatch.context() as patched:
+            patched.setenv(name, value)
+            check_trackers(["wandb"])
+        pytest.importorskip("wandb").teardown()
+    machine = tmp_path / "netrc"
+    monkeypatch.setenv("NETRC", str(machine))
+    machine.write_text("machine example.com login me password secret\n")
+    with pytest.raises(UserError):
+        check_trackers(["wandb"])
+    machine.write_text(f"machine api.wandb.ai login user password {'a' * 40}\n")
+    check_trackers(["wandb"])

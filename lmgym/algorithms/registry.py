@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lmgym.errors import UserError
 from lmgym.imports import import_named
+from lmgym.nearest import nearest
 
 if TYPE_CHECKING:
     from lmgym.algorithms.rl_algorithm import RLAlgorithm
@@ -121,8 +121,8 @@ def find_algorithm(name: str) -> type[RLAlgorithm]:
     from lmgym.algorithms.rl_algorithm import RLAlgorithm
 
     if name not in ALGORITHMS and ":" not in name:
-        close = difflib.get_close_matches(name, ALGORITHMS, 1)
-        guess = f" (did you mean {close[0]}?)" if close else ""
+        meant = nearest(name, ALGORITHMS)
+        guess = f" (did you mean {meant}?)" if meant else ""
         raise UserError(
             f"there is no algorithm {name!r}{guess}; there are {', '.join(ALGORITHMS)}, and your own as "
             "my_module:MyClass."

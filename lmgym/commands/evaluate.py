@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from lmgym.assets import KNOWN_MODELS
 from lmgym.buffer import read_episodes
 from lmgym.commands.settings import PolicySettings, TaskSettings
 from lmgym.console import comparison_table, difference_line, messages, results
+from lmgym.envs import DatasetFile, Env
+from lmgym.envs.env import MadeFrom
 from lmgym.errors import UserError
 from lmgym.evaluate import Evaluation, evaluate, held_out_indices
 from lmgym.policies.examples import few_shot_examples
+from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
+from lmgym.policies.llm_policy import LLMPolicy
 from lmgym.storage import write_text, writing_to
 
 
@@ -63,6 +69,8 @@ def run_evaluation(settings: EvalSettings) -> None:
     found: dict[str, Evaluation] = {}
     for name in names:
         policy = settings.policy.make(env, examples, name)
+        if not found:
+            results.print(_what_is_evaluated(env, policy, len(indices), measure), markup=False, soft_wrap=True)
         messages.print(f"evaluating {name} on {len(indices)} problems …", soft_wrap=True)
         found[name] = evaluate(
             policy,
@@ -71,7 +79,7 @@ def run_evaluation(settings: EvalSettings) -> None:
             samples=measure.samples,
             temperature=measure.sample_temperature,
             seed=measure.seed,
-            trained_on=trained_prompts(Path(name)),
+            trained_on=trained_prompts(name),
         )
         if found[name].contaminated:
             messages.print(
@@ -89,9 +97,27 @@ def run_evaluation(settings: EvalSettings) -> None:
             write_text(path, json.dumps({name: result.to_json() for name, result in found.items()}, indent=2) + "\n")
 
 
-def trained_prompts(model: Path) -> set[str]:
+def _what_is_evaluated(env: Env, policy: LLMPolicy, problems: int, measure: Measure) -> str:
+    """The environment and the way of asking, in two lines."""
+    made_from = env.made_from or MadeFrom(type(env).__name__, measure.split, {})
+    parts = [] if isinstance(env, DatasetFile) else [f"split {made_from.split}"]
+    parts += [f"{option} {getattr(value, '__name__', value)}" for option, value in made_from.options.items()]
+    way = "greedy" if measure.sample_temperature == 0 else f"temperature {measure.sample_temperature:g}"
+    kind = "stepwise" if isinstance(policy, FewShotLLMStepwiseMathPolicy) else "chat"
+    prompt = textwrap.shorten(policy.system_prompt, 100, placeholder=" …")
+    return (
+        f"environment: {', '.join([made_from.name, *parts, f'{problems} problems'])}\n"
+        f"policy: {kind}, {len(policy.examples)} worked examples, {policy.max_tokens} tokens per action, {way}, "
+        f"system prompt “{prompt}”"
+    )
+
+
+def trained_prompts(model: str) -> set[str]:
     """The problems a model was trained on, where it is a run of ours or a folder inside one."""
-    for folder in (model, *model.resolve().parents[:3]):
+    path = Path(model).expanduser()
+    if model in KNOWN_MODELS or not path.exists():
+        return set()
+    for folder in (path, *path.resolve().parents[:3]):
         if (folder / "episodes.jsonl").is_file():
             return {episode.problem.prompt for episode in read_episodes(folder / "episodes.jsonl")}
     return set()

@@ -18,6 +18,7 @@ def list_envs() -> None:
         table.add_row(entry.name, entry.description, options)
     results.print(table)
     results.print("A JSON or JSONL file of problems is an environment too: --env my_problems.jsonl")
+    results.print("Your own class is one: --env my_module:MyEnv; so is a name that your module registers: --import")
 
 
 def list_algorithms() -> None:

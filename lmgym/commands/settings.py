@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import tyro
+
+from lmgym.env_options import literal
 from lmgym.envs import Env, make
 from lmgym.errors import UserError
+from lmgym.imports import import_module
 from lmgym.types import Problem
 
 
@@ -16,13 +20,23 @@ class TaskSettings:
     """What is to be solved."""
 
     env: str = "word-problems"
-    """A name from `lmgym envs`, or the path of a JSON or JSONL file with problems."""
+    """A name from `lmgym envs`, the path of a JSON or JSONL file with problems, or your own as my_module:MyEnv."""
     env_options: dict[str, str] = field(default_factory=dict)
     """Options of the environment as names and values: --env_options max_operations 3 difficulty 2"""
+    reward: str = ""
+    """Your own reward as my_module:my_function, which takes the problem and the whole answer and gives a number."""
+    imports: Annotated[tuple[str, ...], tyro.conf.arg(name="import"), tyro.conf.UseAppendAction] = ()
+    """A module of yours to import first, because it registers environments; may be given several times."""
 
     def make(self, split: str) -> Env:
         """The environment on one of its splits."""
-        options = {name: _literal(value) for name, value in self.env_options.items()}
+        for module in self.imports:
+            import_module(module)
+        options = {name: literal(value) for name, value in self.env_options.items()}
+        if self.reward:
+            from lmgym.rewards.custom import load_reward
+
+            options["reward"] = load_reward(self.reward)
         try:
             return make(self.env, split=split, **options)
         except TypeError as error:
@@ -40,7 +54,8 @@ class PolicySettings:
     shots: int = 3
     """Worked examples in the prompt, from the training split."""
     system_prompt: str | None = None
-    """A text file, or the name of a prompt that ships with lmgym; by default the one that suits the policy."""
+    """A text file, the name of a prompt that ships with lmgym, or text:… with the prompt itself; by default the one
+    that suits the policy and says how the environment wants its answer."""
     max_tokens: int = 32
     """Tokens per action: of a line, or of the whole answer; lines of GSM8K need about 80."""
     temperature: float = 1.0
@@ -66,32 +81,22 @@ class PolicySettings:
         """Loads the model, or another in its place, and makes a policy for `env`; an adapter begins from `seed`."""
         from lmgym.learning.language_model import LanguageModel
         from lmgym.learning.lora import LoraSettings
-        from lmgym.policies.chat_policy import ChatPolicy
-        from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
-        from lmgym.policies.system_prompts import default_system_prompt, load_system_prompt
+        from lmgym.policies.policy_for import policy_for
+        from lmgym.policies.system_prompts import load_system_prompt
 
         if self.shots < 0 or self.lora_rank < 1:
             raise UserError(f"--shots is {self.shots} and --lora_rank {self.lora_rank}: at least 0 and 1 are needed.")
         # An adapter that is loaded already learns; a second one on top of it would not be saved with it.
         lora = LoraSettings(self.lora_rank, self.lora_alpha, seed=seed) if self.lora and model is None else None
-        loaded = LanguageModel.load(model or self.model, device=self.device, dtype=self.dtype, lora=lora)
-        stepwise = self.policy == "stepwise"
-        kind = FewShotLLMStepwiseMathPolicy if stepwise else ChatPolicy
-        named = self.system_prompt is not None
-        prompt = load_system_prompt(str(self.system_prompt)) if named else default_system_prompt(env, stepwise)
-        return kind(
-            loaded, examples, prompt, self.max_tokens, self.temperature, self.calculator, self.top_k, self.top_p
+        return policy_for(
+            env,
+            LanguageModel.load(model or self.model, device=self.device, dtype=self.dtype, lora=lora),
+            policy=self.policy,
+            examples=examples,
+            system_prompt=None if self.system_prompt is None else load_system_prompt(self.system_prompt),
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            calculator=self.calculator,
         )
-
-
-def _literal(text: str) -> Any:
-    """An option's value as a number, a truth or nothing where it reads like one."""
-    named = {"true": True, "false": False, "none": None}
-    if text.lower() in named:
-        return named[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return [_literal(part.strip()) for part in text.split(",")] if "," in text else text

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import shlex
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -13,15 +14,32 @@ from typing import Any
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.buffer import read_episodes
-from lmgym.checkpoint import newest_checkpoint
 from lmgym.commands.settings import PolicySettings, TaskSettings
 from lmgym.console import comparison_table, difference_line, results, show_answers
+from lmgym.envs import names
 from lmgym.errors import UserError
 from lmgym.evaluate import normalise
 from lmgym.policies.examples import few_shot_examples
-from lmgym.run import Run, new_run_folder
+from lmgym.run import Run
 from lmgym.storage import write_text
+from lmgym.tracking import check_trackers
 from lmgym.types import NOBODY
+
+UNNAMED = {
+    "env": "the environment was made by hand",
+    "eval_env": "the environment to evaluate on was made by hand",
+    "policy": "the policy is a class of its own",
+    "shots": "the worked examples were chosen by hand",
+}
+"""Why a run from Python may have null in its config.json, where the command line has to be told."""
+
+
+HARDER = {
+    "arithmetic": ["--env", "word-problems"],
+    "word-problems": ["--env", "gsm8k", "--max_tokens", "80"],
+    "gsm8k": ["--env", "math", "--max_tokens", "128"],
+}
+"""After an environment that ships with lmgym, the flags of the next."""
 
 
 @dataclass
@@ -55,11 +73,12 @@ class TrainSettings:
 def train(algorithm_name: str, algorithm_class: type[RLAlgorithm], settings: TrainSettings) -> Path:
     """Begins a run and sees it through."""
     settings.algorithm.check()
+    check_trackers(settings.run.track)
     task, folder = settings.task, _folder(algorithm_name, settings)
     config = {"algorithm": algorithm_name, **flat_settings(settings)}
-    with _undone_by_a_mistake(folder):
-        algorithm = _build(algorithm_class, settings, lambda: Run(folder, config, settings.run.track))
-        _fill_buffer(algorithm, settings.run.load_buffer_from_cache_at_start)
+    with undone_by_a_mistake(folder):
+        algorithm = build(algorithm_class, settings, lambda: Run(folder, config, settings.run.track))
+        fill_buffer(algorithm, settings.run.load_buffer_from_cache_at_start)
     results.print(
         f"{algorithm_name} on {task.env} with {settings.policy.model}; the run is in {folder}", soft_wrap=True
     )
@@ -68,31 +87,8 @@ def train(algorithm_name: str, algorithm_class: type[RLAlgorithm], settings: Tra
     return folder
 
 
-def resume(folder: Path, find_class: Any, overrides: dict[str, Any]) -> Path:
-    """Goes on where a run stopped, with its own settings but for the ones given again."""
-    config_path = folder / "config.json"
-    if not config_path.is_file():
-        raise UserError(f"{folder} is not a run: it has no config.json; give the folder that `lmgym train` named.")
-    saved = json.loads(config_path.read_text(encoding="utf-8"))
-    checkpoint = newest_checkpoint(folder)
-    algorithm_name = saved.pop("algorithm")
-    algorithm_class = find_class(algorithm_name)
-    settings = settings_from(algorithm_class.Config, saved | overrides)
-    config = {"algorithm": algorithm_name, **flat_settings(settings)}
-    with _undone_by_a_mistake(folder):
-        algorithm = _build(
-            algorithm_class, settings, lambda: Run(folder, config, settings.run.track), model=str(checkpoint)
-        )
-        algorithm.run.resume(algorithm)
-        _fill_buffer(algorithm, settings.run.load_buffer_from_cache_at_start)
-    results.print(f"resuming {folder} after iteration {algorithm.iteration}", soft_wrap=True)
-    algorithm.train()
-    report(algorithm, folder)
-    return folder
-
-
 @contextlib.contextmanager
-def _undone_by_a_mistake(folder: Path) -> Iterator[None]:
+def undone_by_a_mistake(folder: Path) -> Iterator[None]:
     """Until the loop begins, a user's mistake leaves the folder as it was: not there, or with its old config."""
     config = folder / "config.json"
     before = config.read_text(encoding="utf-8") if config.is_file() else None
@@ -110,9 +106,10 @@ def settings_from(config_class: type[RLConfig], flat: dict[str, Any]) -> TrainSe
     """Sorts flat settings, as config.json has them, into their dataclasses."""
 
     def pick(kind: Any) -> Any:
-        names = {f.name for f in fields(kind)}
-        chosen = {name: value for name, value in flat.items() if name in names}
-        return kind(**{name: tuple(value) if name == "track" else value for name, value in chosen.items()})
+        known = {f.name for f in fields(kind)}
+        unnamed = {name for name in UNNAMED if flat.get(name) is None}
+        chosen = {name: value for name, value in flat.items() if name in known - unnamed}
+        return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in chosen.items()})
 
     return TrainSettings(pick(config_class), pick(TaskSettings), pick(PolicySettings), pick(RunSettings))
 
@@ -132,20 +129,39 @@ def report(algorithm: RLAlgorithm, folder: Path) -> None:
         f"\nThe run is in {folder}: model/, metrics.jsonl, episodes.jsonl, learning_curve.png", soft_wrap=True
     )
     results.print("What to try next:")
-    results.print(
-        f"  lmgym eval --model {folder} --base {algorithm.run.config.get('model', 'smollm2-135m')}", soft_wrap=True
-    )
-    if any(folder.glob("checkpoints/*")):
-        budget = f" --token_budget {2 * algorithm.config.token_budget}" if algorithm.config.token_budget else ""
-        more = f"--iterations {2 * algorithm.config.iterations}{budget}"
-        results.print(f"  lmgym train --resume {folder} {more}", soft_wrap=True)
-    results.print("  lmgym train --env gsm8k --max_tokens 80")
+    for command in next_commands(algorithm, folder):
+        results.print(f"  {shlex.join(command)}", markup=False, soft_wrap=True)
     results.print("  and read lmgym/algorithms/rl_algorithm.py, which is what just ran")
 
 
-def _build(
+def next_commands(algorithm: RLAlgorithm, folder: Path) -> list[list[str]]:
+    """Measure this run, go on with it, and then a harder task of the same kind, where there is one."""
+    saved = algorithm.run.config
+    model, env = saved.get("model") or PolicySettings().model, saved.get("env")
+    own = [part for module in saved.get("imports", ()) for part in ("--import", module)]
+    own += ["--reward", saved["reward"]] if saved.get("reward") else []
+    own += ["--env", env or "my_module:MyEnv"] if env is None or own or _is_a_place(env) else []
+    commands = [["lmgym", "eval", "--model", str(folder), "--base", model, *own]]
+    if any(folder.glob("checkpoints/*")):
+        budget = algorithm.config.token_budget
+        more = ["--iterations", str(2 * algorithm.config.iterations)]
+        more += ["--token_budget", str(2 * budget)] if budget else []
+        commands.append(["lmgym", "train", "--resume", str(folder), *more, *(own if env is None else [])])
+    if not own and env in HARDER:
+        same = [] if model == PolicySettings().model else ["--model", model]
+        commands.append(["lmgym", "train", *HARDER[env], *same])
+    return commands
+
+
+def _is_a_place(env: str) -> bool:
+    """Whether an environment is named as module:Class, and not by a name or a file."""
+    return ":" in env and env.partition(":")[0] not in names()
+
+
+def build(
     algorithm_class: type[RLAlgorithm], settings: TrainSettings, make_run: Any, model: str | None = None
 ) -> RLAlgorithm:
+    """The algorithm with its environments, its policy and, where it asks for one, its reference."""
     env = settings.task.make("train")
     eval_env = None
     if settings.algorithm.eval_problems:
@@ -169,7 +185,7 @@ def _build(
     return algorithm_class(policy, env, settings.algorithm, eval_env, make_run(), **extra)
 
 
-def _fill_buffer(algorithm: RLAlgorithm, given: str) -> None:
+def fill_buffer(algorithm: RLAlgorithm, given: str) -> None:
     """Episodes that exist already, which a run that plays nothing cannot do without."""
     if given:
         load_buffer(algorithm, Path(given))
@@ -210,8 +226,19 @@ def _folder(algorithm_name: str, settings: TrainSettings) -> Path:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UserError(f"{folder} exists already; choose another --name, or go on with --resume {folder}.")
         return folder
-    task = Path(settings.task.env).stem
-    return new_run_folder(root, f"{algorithm_name.replace(':', '-')}-{task}")
+    env = settings.task.env
+    task = env if ":" in env else Path(env).stem
+    return _new_folder(root, f"{algorithm_name}-{task}".replace(":", "-"))
+
+
+def _new_folder(root: Path, name: str) -> Path:
+    """A folder for a run that does not exist yet, named after what it does and when."""
+    folder = root / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    number = 1
+    while folder.exists():
+        number += 1
+        folder = root / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{number}"
+    return folder
 
 
 def flat_settings(settings: TrainSettings) -> dict[str, Any]:

@@ -54,6 +54,19 @@ class StateSpace(gymnasium.Space[State]):
 
 
 @dataclass(frozen=True)
+class MadeFrom:
+    """The name, the split and the options that make an environment again."""
+
+    name: str
+    split: str
+    options: dict[str, Any]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MadeFrom:
+        """The environments of all episodes share it."""
+        return self
+
+
+@dataclass(frozen=True)
 class Response:
     """What an environment makes of an action."""
 
@@ -78,6 +91,9 @@ class Env(gymnasium.Env[State, str]):
         self.observation_space = StateSpace(problems)
         self.action_space = TextSpace()
         self._state: State | None = None
+
+    made_from: MadeFrom | None = None
+    """What `lmgym.make` was told, so that a run can say what it was trained on."""
 
     @property
     def state(self) -> State:

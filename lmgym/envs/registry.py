@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 
-from lmgym.envs.env import Env
+from lmgym.envs.env import Env, MadeFrom
 from lmgym.errors import UserError
 from lmgym.imports import import_named
+from lmgym.nearest import nearest
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ def make(name: str, split: str = "train", **options: Any) -> Env:
     A name may carry its split: `gsm8k:test` is the test split whatever `split` says. A file has no splits, and a class
     of the user's is told the split if its `__init__` takes one.
     """
+    given = dict(options)
     bare, _, named_split = name.partition(":")
     if named_split and bare in _registrations:
         name, split = bare, named_split
@@ -105,7 +106,9 @@ def make(name: str, split: str = "train", **options: Any) -> Env:
         )
     if "split" in inspect.signature(registration.factory).parameters:
         options = {"split": split, **options}
-    return registration.factory(**options)
+    env = registration.factory(**options)
+    env.made_from = MadeFrom(name, split, given)
+    return env
 
 
 def find(name: str) -> Registration:
@@ -131,10 +134,9 @@ def _own_class(name: str) -> Registration:
     return Registration(name, found, "", (inspect.getdoc(found) or "").split("\n")[0], ())
 
 
-def _nearest(given: str, known: Any) -> str:
-    close = difflib.get_close_matches(given.lower().replace("_", "-"), {key.replace("_", "-"): 0 for key in known}, 1)
-    match = next((key for key in known if close and key.replace("_", "-") == close[0]), None)
-    return f' (did you mean "{match}"?)' if match else ""
+def _nearest(given: str, known: Iterable[str]) -> str:
+    meant = nearest(given, known)
+    return f' (did you mean "{meant}"?)' if meant else ""
 
 
 def _is_file_name(name: str) -> bool:

@@ -7,19 +7,28 @@ from pathlib import Path
 
 from lmgym.envs.env import Env
 from lmgym.errors import UserError
-from lmgym.rewards.final_answer import BoxedAnswer
+from lmgym.rewards.final_answer import BoxedAnswer, NumberAnswer
+
+TEXT = "text:"
+"""What stands before a prompt that is given itself, and not by its name or file."""
 
 
 def default_system_prompt(env: Env, stepwise: bool) -> str:
     """The shipped prompt that suits the way of acting and the form in which the environment wants its answer."""
-    if stepwise:
-        boxed = isinstance(getattr(env, "answer_form", None), BoxedAnswer)
-        return load_system_prompt("stepwise_math_boxed" if boxed else "stepwise_math")
-    return f"{load_system_prompt('chat')} {getattr(env, 'instruction', '')}".strip()
+    form, instruction = getattr(env, "answer_form", None), getattr(env, "instruction", "")
+    if not stepwise:
+        return f"{load_system_prompt('chat')} {instruction}".strip()
+    if isinstance(form, BoxedAnswer):
+        return load_system_prompt("stepwise_math_boxed")
+    if isinstance(form, NumberAnswer) or not instruction:
+        return load_system_prompt("stepwise_math")
+    return f"{load_system_prompt('stepwise')} {instruction}"
 
 
 def load_system_prompt(name_or_path: str | Path) -> str:
-    """The text of a shipped prompt (`stepwise_math`) or of a file."""
+    """The text of a shipped prompt (`stepwise_math`), of a file, or what follows `text:`."""
+    if str(name_or_path).startswith(TEXT):
+        return str(name_or_path).removeprefix(TEXT)
     path = Path(name_or_path)
     if path.is_file():
         try:
@@ -31,4 +40,7 @@ def load_system_prompt(name_or_path: str | Path) -> str:
     # The user's command names a file; of a path that is not there, the shipped prompt of the same name is meant.
     if path.stem in prompts and path.parent in (Path(), Path("lmgym/policies/prompts")):
         return prompts[path.stem].read_text(encoding="utf-8").strip()
-    raise UserError(f"there is no system prompt {str(name_or_path)!r}; give a text file or one of {sorted(prompts)}.")
+    raise UserError(
+        f"there is no system prompt {str(name_or_path)!r}; give a text file, one of {sorted(prompts)}, or the prompt "
+        f"itself as {TEXT}…"
+    )

@@ -1,0 +1,82 @@
+"""Flags by the names that other libraries of this field give them, so that an unknown one can be answered."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from lmgym.errors import UserError
+from lmgym.nearest import nearest
+
+USUAL_NAMES = {
+    "base_model": "model",
+    "batch_size": "problems_per_iteration",
+    "beta": "kl_coeff",
+    "bf16": "dtype",
+    "dataset": "env",
+    "dataset_name": "env",
+    "environment": "env",
+    "epochs": "iterations",
+    "epsilon": "clip_low",
+    "epsilon_high": "clip_high",
+    "eval_steps": "evaluate_every",
+    "gamma": "discount",
+    "gradient_checkpointing": "recompute_activations",
+    "kl_beta": "kl_coeff",
+    "kl_coef": "kl_coeff",
+    "limit": "problems",
+    "lora_r": "lora_rank",
+    "lr": "learning_rate",
+    "lr_scheduler_type": "schedule",
+    "max_completion_length": "max_tokens",
+    "max_grad_norm": "max_gradient_norm",
+    "max_new_tokens": "max_tokens",
+    "model_name": "model",
+    "model_name_or_path": "model",
+    "num_epochs": "iterations",
+    "num_fewshot": "shots",
+    "num_generations": "group_size",
+    "num_iterations": "iterations",
+    "num_samples": "samples",
+    "num_steps": "iterations",
+    "num_train_epochs": "iterations",
+    "output_dir": "out",
+    "per_device_train_batch_size": "problems_per_iteration",
+    "ppo_epochs": "updates_per_iteration",
+    "ref_model_name": "ref_model",
+    "report_to": "track",
+    "reward_fn": "reward",
+    "reward_funcs": "reward",
+    "run_name": "name",
+    "save_path": "out",
+    "save_steps": "save_every",
+    "steps": "iterations",
+    "task": "env",
+    "train_batch_size": "problems_per_iteration",
+    "wandb": "track",
+    "warmup": "warmup_steps",
+}
+
+
+def flag_names(settings: Any) -> list[str]:
+    """The flags of nested settings."""
+    names: list[str] = []
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        names += flag_names(value) if is_dataclass(value) else [{"imports": "import"}.get(field.name, field.name)]
+    return names
+
+
+def refuse_unknown(unknown: Sequence[str], known: Collection[str], prog: str) -> None:
+    """One sentence about the first argument that nobody takes, with the flag that was probably meant."""
+    if not unknown:
+        return
+    if not unknown[0].startswith("-"):
+        raise UserError(f"{unknown[0]!r} belongs to no flag; see {prog} --help.")
+    given = unknown[0].split("=")[0]
+    name = given.lstrip("-").replace("-", "_")
+    usual = USUAL_NAMES.get(name)
+    meant = usual if usual in known else nearest(name, known)
+    guess = f" (did you mean --{meant}?)" if meant else ""
+    raise UserError(f"there is no flag {given}{guess}; see {prog} --help.")

@@ -1,0 +1,38 @@
+"""The policy that suits an environment, as the command line makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from lmgym.envs.env import Env
+from lmgym.learning.language_model import LanguageModel
+from lmgym.policies.chat_policy import ChatPolicy
+from lmgym.policies.examples import few_shot_examples
+from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
+from lmgym.policies.system_prompts import default_system_prompt
+from lmgym.types import Problem
+
+
+def policy_for(
+    env: Env,
+    model: LanguageModel | str,
+    *,
+    shots: int = 3,
+    policy: Literal["stepwise", "chat"] = "stepwise",
+    examples: Sequence[Problem] | None = None,
+    system_prompt: str | None = None,
+    max_tokens: int = 32,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    calculator: bool = True,
+) -> FewShotLLMStepwiseMathPolicy | ChatPolicy:
+    """Prompts a model with worked examples and with how `env` wants its answer stated.
+
+    The examples are `shots` problems of `env`, which must then be the training split, unless they are given.
+    """
+    kind = FewShotLLMStepwiseMathPolicy if policy == "stepwise" else ChatPolicy
+    shown = few_shot_examples(env, shots) if examples is None else examples
+    prompt = default_system_prompt(env, policy == "stepwise") if system_prompt is None else system_prompt
+    return kind(model, shown, prompt, max_tokens, temperature, calculator, top_k, top_p)
