@@ -125,6 +125,7 @@ def check_trackers(names: Sequence[str]) -> None:
             raise UserError(f"there is no tracker {name!r}; there are {', '.join(SINKS)}.")
         package = _require(name)
         if name == "wandb" and not _is_usable(package.setup().settings):
+            package.teardown()  # it would remember its settings when the user has set WANDB_MODE in this process
             raise UserError(
                 "wandb has no API key: run `wandb login`, set WANDB_API_KEY, or keep the run on this machine with "
                 "WANDB_MODE=offline."

@@ -67,10 +67,14 @@ def no_key(tmp_path, monkeypatch):
     monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))
 
 
-def test_wandb_without_a_key_is_refused_before_anything_is_written(tmp_path, no_key):
+def test_wandb_without_a_key_is_refused_before_anything_is_written(tmp_path, no_key, monkeypatch):
     with pytest.raises(UserError, match="wandb has no API key: run `wandb login`, set WANDB_API_KEY, or"):
         Run(tmp_path / "run", trackers=["tensorboard", "wandb"])
     assert not (tmp_path / "run").exists()
+    monkeypatch.setenv("WANDB_MODE", "offline")  # as one would in a notebook, and then it works
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    log_two(Run(tmp_path / "run", trackers=["wandb"]).sinks)
+    assert list(tmp_path.glob("run/wandb/offline-run-*/*.wandb"))
 
 
 def test_wandb_is_usable_offline_or_with_a_key_where_it_looks_for_one(tmp_path, no_key, monkeypatch):
