@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import lmgym
 from lmgym.algorithms.registry import ALGORITHMS, find_algorithm
@@ -200,16 +200,28 @@ def changed_model(model_folder, tmp_path) -> Path:
     return Path(shutil.copytree(model_folder, tmp_path / "changed"))
 
 
-def test_a_model_without_a_chat_template_is_one_sentence(train, out, changed_model):
+def test_a_model_without_a_chat_template_is_prompted_in_plain_text(train, out, changed_model):
     (changed_model / "chat_template.jinja").unlink(missing_ok=True)
     path = changed_model / "tokenizer_config.json"
     settings = json.loads(path.read_text())
     settings.pop("chat_template", None)
     path.write_text(json.dumps(settings))
-    outcome = train("--model", changed_model)
+    assert train("--model", changed_model, "--name", "base").code == 0
+    episode = json.loads((out / "base" / "episodes.jsonl").read_text().splitlines()[0])
+    assert episode["steps"][0]["read_ids"][-10:] == AutoTokenizer.from_pretrained(changed_model).encode("Solution:\n")
+
+
+def test_the_memory_a_run_will_need_is_said_before_it_begins_and_too_much_is_refused(train, out, changed_model):
+    told = train("--name", "fits").out
+    assert told.index("memory: about") < told.index("held-out problems")
+    path = changed_model / "config.json"
+    large = {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "vocab_size": 128256}
+    path.write_text(json.dumps(json.loads(path.read_text()) | large))
+    outcome = train("--model", changed_model, "--name", "does-not-fit")
     assert is_one_sentence(outcome), outcome.err
-    assert "has no chat template" in outcome.err
-    assert is_untouched(out)
+    assert "does not fit into memory: it needs about" in outcome.err
+    assert "--lora" in outcome.err
+    assert not (out / "does-not-fit").exists()
 
 
 def test_a_context_too_long_for_the_model_is_one_sentence(train, out, changed_model):

@@ -93,7 +93,7 @@ def resume(folder: Path, algorithm_name: str, before: TrainSettings, after: Trai
     if history:
         config["changed_on_resume"] = history
     with undone_by_a_mistake(folder):
-        algorithm = build(
+        algorithm, memory = build(
             find_algorithm(algorithm_name),
             after,
             lambda: Run(folder, config, after.run.track),
@@ -102,6 +102,7 @@ def resume(folder: Path, algorithm_name: str, before: TrainSettings, after: Trai
         algorithm.run.resume(algorithm)
         fill_buffer(algorithm, after.run.load_buffer_from_cache_at_start)
     results.print(f"resuming {folder} after iteration {algorithm.iteration}", soft_wrap=True)
+    results.print(f"memory: {memory}", markup=False, soft_wrap=True)
     if changed:
         shown = ", ".join(f"{name} {_shown(was)} → {_shown(given)}" for name, (was, given) in changed.items())
         results.print(f"from here on: {shown}", markup=False, soft_wrap=True)

@@ -9,11 +9,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.buffer import read_episodes
+from lmgym.commands.memory import expected_memory
 from lmgym.commands.settings import PolicySettings, TaskSettings
 from lmgym.console import comparison_table, difference_line, results, show_answers
 from lmgym.envs import names
@@ -40,6 +41,9 @@ HARDER = {
     "gsm8k": ["--env", "math", "--max_tokens", "128"],
 }
 """After an environment that ships with lmgym, the flags of the next."""
+
+if TYPE_CHECKING:
+    from lmgym.learning.memory_estimate import MemoryEstimate
 
 
 @dataclass
@@ -77,11 +81,12 @@ def train(algorithm_name: str, algorithm_class: type[RLAlgorithm], settings: Tra
     task, folder = settings.task, _folder(algorithm_name, settings)
     config = {"algorithm": algorithm_name, **flat_settings(settings)}
     with undone_by_a_mistake(folder):
-        algorithm = build(algorithm_class, settings, lambda: Run(folder, config, settings.run.track))
+        algorithm, memory = build(algorithm_class, settings, lambda: Run(folder, config, settings.run.track))
         fill_buffer(algorithm, settings.run.load_buffer_from_cache_at_start)
     results.print(
         f"{algorithm_name} on {task.env} with {settings.policy.model}; the run is in {folder}", soft_wrap=True
     )
+    results.print(f"memory: {memory}", markup=False, soft_wrap=True)
     algorithm.train()
     report(algorithm, folder)
     return folder
@@ -160,29 +165,30 @@ def _is_a_place(env: str) -> bool:
 
 def build(
     algorithm_class: type[RLAlgorithm], settings: TrainSettings, make_run: Any, model: str | None = None
-) -> RLAlgorithm:
-    """The algorithm with its environments, its policy and, where it asks for one, its reference."""
+) -> tuple[RLAlgorithm, MemoryEstimate]:
+    """The algorithm with its environments, its policy and its reference if it asks for one; the memory it will need."""
     env = settings.task.make("train")
     eval_env = None
     if settings.algorithm.eval_problems:
         other = replace(settings.task, env=settings.run.eval_env) if settings.run.eval_env else settings.task
         eval_env = other.make("test")
     examples = few_shot_examples(env, settings.policy.shots)
-    policy = settings.policy.make(env, examples, model, settings.algorithm.seed)
-    policy.prompt_ids(env.reset(options={"index": 0})[0])  # a prompt that cannot be built is said before a run begins
-    extra: dict[str, Any] = {}
     teacher, holds = getattr(settings.algorithm, "teacher", ""), getattr(settings.algorithm, "kl_coeff", 0)
     if settings.run.ref_model and (teacher or not holds):
         reason = "--teacher is the reference" if teacher else "nothing is held to a reference: give --kl_coeff"
         raise UserError(f"--ref_model {settings.run.ref_model} would not be used, because {reason}.")
-    if teacher or holds:
-        # A resumed model has moved, so its reference must be loaded; LoRA still has its base inside.
-        reference = (
-            teacher or settings.run.ref_model or (settings.policy.model if model and not policy.model.has_lora else "")
-        )
-        if reference:
-            extra["ref_policy"] = replace(settings.policy, lora=False).make(env, examples, reference)
-    return algorithm_class(policy, env, settings.algorithm, eval_env, make_run(), **extra)
+    reference = (teacher or settings.run.ref_model or settings.policy.model) if teacher or holds else ""
+    memory = expected_memory(
+        env, examples, settings.policy, settings.algorithm, model or settings.policy.model, reference
+    )
+    policy = settings.policy.make(env, examples, model, settings.algorithm.seed)
+    policy.prompt_ids(env.reset(options={"index": 0})[0])  # a prompt that cannot be built is said before a run begins
+    # The policy's first weights are a reference already, unless it is resumed and has moved; LoRA has its base inside.
+    is_own = reference == settings.policy.model and not teacher and not settings.run.ref_model
+    extra: dict[str, Any] = {}
+    if reference and not (is_own and (model is None or policy.model.has_lora)):
+        extra["ref_policy"] = replace(settings.policy, lora=False).make(env, examples, reference)
+    return algorithm_class(policy, env, settings.algorithm, eval_env, make_run(), **extra), memory
 
 
 def fill_buffer(algorithm: RLAlgorithm, given: str) -> None:
