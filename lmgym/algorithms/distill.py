@@ -47,7 +47,7 @@ class DistillConfig(PolicyGradientConfig):
                 "whole groups."
             )
         if self.samples == "student" and not (self.reward_coeff or self.kl_on_silent_groups):
-            raise UserError("without --reward_coeff every group is silent: leave --no-kl_on_silent_groups out.")
+            raise UserError("without --reward_coeff every group is silent: leave --no_kl_on_silent_groups out.")
         if self.samples == "teacher" and (self.normalisation != "none" or self.kl_target):
             raise UserError("with --samples teacher there is neither a KL nor an advantage to normalise.")
         if self.samples == "student" and not (self.kl_coeff or self.reward_coeff):

@@ -97,11 +97,11 @@ class PolicyGradientConfig(WithReferenceConfig):
         if self.filter_groups and self.kl_coeff and self.kl_on_silent_groups:
             raise UserError(
                 "--filter_groups drops groups without an advantage, and their KL with them: give "
-                "--no-kl_on_silent_groups to hold only the others to the reference, or --no-filter_groups to hold all."
+                "--no_kl_on_silent_groups to hold only the others to the reference, or --no_filter_groups to hold all."
             )
         if in_reward and not self.kl_on_silent_groups:
             raise UserError(
-                "with --kl_place reward the KL is part of every advantage: leave --no-kl_on_silent_groups out."
+                "with --kl_place reward the KL is part of every advantage: leave --no_kl_on_silent_groups out."
             )
 
 

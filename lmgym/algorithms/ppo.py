@@ -72,7 +72,7 @@ class PPOConfig(PolicyGradientConfig):
             raise UserError("ppo's critic learns from every group: leave --filter_groups out.")
         super().check()
         if not self.kl_on_silent_groups:
-            raise UserError("ppo computes every episode for its critic: leave --no-kl_on_silent_groups out.")
+            raise UserError("ppo computes every episode for its critic: leave --no_kl_on_silent_groups out.")
         if self.kl_place == "reward" and self.kl_estimator != "k1":
             raise UserError("ppo's KL in the reward is one number per token and must be k1: leave --kl_estimator out.")
         if self.minibatches < 1 or self.minibatches > max(self.problems_per_iteration, self.replay_episodes):
