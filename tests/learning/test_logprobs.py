@@ -203,7 +203,7 @@ def test_the_trunk_learns_only_when_its_backward_is_asked_for():
 def test_where_nothing_was_chosen_there_is_nothing():
     tokens, mask, lengths = grouped(trunk=9)
     scorer = TokenScorer(tiny_model(), common_trunk(tokens, mask, lengths), WHOLE)
-    logprobs, entropies, values, _ = scorer.score(tokens, mask, lengths)
+    logprobs, entropies, values, *_ = scorer.score(tokens, mask, lengths)
     assert (values == 0).all()
     assert (logprobs[~mask] == 0).all()
     assert (entropies[~mask] == 0).all()
@@ -270,7 +270,7 @@ def check_sampler_and_learner(model: LanguageModel, cut: Distribution) -> None:
     )
     with torch.no_grad():
         trunk = common_trunk(tokens, mask, lengths)
-        scored, entropies, _ = TokenScorer(model, trunk, cut).score(tokens, mask, lengths)
+        scored, entropies, *_ = TokenScorer(model, trunk, cut).score(tokens, mask, lengths)
         whole = TokenScorer(model, trunk, WHOLE).score(tokens, mask, lengths).logprobs
     sampled = torch.tensor([logprob for written in completions for logprob in written.logprobs])
     assert (scored[mask] - sampled).abs().max() < 1e-4
