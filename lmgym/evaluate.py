@@ -59,9 +59,9 @@ class Evaluation:
         return self.rewards != self.solved
 
     @property
-    def prompts(self) -> list[str]:
-        """What was asked, problem by problem, normalised."""
-        return [normalise(episode.problem.prompt) for episode in self.episodes[:: self.samples]]
+    def fingerprints(self) -> list[str]:
+        """Which problems were asked, in order."""
+        return [fingerprint(episode.problem) for episode in self.episodes[:: self.samples]]
 
     def metrics(self) -> dict[str, float]:
         """The numbers to track; those of a contaminated evaluation carry the mark in their names."""
@@ -108,7 +108,7 @@ def evaluate(
     seed: int = 0,
     trained_on: Iterable[str] = (),
 ) -> Evaluation:
-    """Plays every problem `samples` times, greedily unless told, and grades; `trained_on` holds problem prompts."""
+    """Plays every problem `samples` times, greedily unless told, and grades; `trained_on` holds fingerprints."""
     if not indices or samples < 1:
         raise UserError(f"nothing to evaluate: {len(indices)} problems and {samples} samples were asked for.")
     return summarise(play(policy, env, indices, samples, temperature, seed), samples, temperature, trained_on)
@@ -139,7 +139,7 @@ def summarise(
     solved = [float(np.mean([is_correct(episode) for episode in group])) for group in by_problem]
     rewards = [float(np.mean([episode.reward for episode in group])) for group in by_problem]
     right = [sum(is_correct(episode) for episode in group) for group in by_problem]
-    trained = {normalise(prompt) for prompt in trained_on}
+    trained = set(trained_on)
     count = len(by_problem)
     return Evaluation(
         problems=count,
@@ -155,7 +155,7 @@ def summarise(
         reward=mean_interval(rewards),
         pass_at_k=wilson(float(np.mean([pass_at_k(samples, hits, samples) for hits in right])), count),
         majority_at_k=wilson(float(np.mean([_majority_is_right(group) for group in by_problem])), count),
-        contaminated=sum(normalise(group[0].problem.prompt) in trained for group in by_problem),
+        contaminated=sum(fingerprint(group[0].problem) in trained for group in by_problem),
         solved=tuple(solved),
         rewards=tuple(rewards),
         episodes=tuple(episodes),
@@ -184,23 +184,28 @@ def reward_p_value(first: Evaluation, second: Evaluation) -> float:
 
 
 def overlap(evaluated: Iterable[Problem], trained: Iterable[Problem]) -> set[str]:
-    """The prompts, normalised, that stand on both sides."""
-    return {normalise(problem.prompt) for problem in evaluated} & {normalise(problem.prompt) for problem in trained}
+    """The fingerprints of the problems that stand on both sides."""
+    return {fingerprint(problem) for problem in evaluated} & {fingerprint(problem) for problem in trained}
 
 
-def normalise(prompt: str) -> str:
-    """A problem's text without the differences of case and spacing that hide a copy."""
-    return " ".join(prompt.lower().split())
+def fingerprint(problem: Problem) -> str:
+    """A problem's text and answer without the differences of case, spacing and digits that hide a copy.
+
+    The text alone is not enough: a game may open every episode with the same words and think of another answer.
+    """
+    number = parse_number(problem.answer)
+    answer = problem.answer if number is None else str(number)
+    return " ".join(f"{problem.prompt} {answer}".lower().split())
 
 
 def held_out_indices(env: Env, count: int, avoid: Iterable[Problem]) -> list[int]:
     """The first `count` problems, or as many as there are, leaving out those shown as worked examples."""
-    shown = {normalise(problem.prompt) for problem in avoid}
+    shown = {fingerprint(problem) for problem in avoid}
     chosen: list[int] = []
     for index in range(len(env.problems)):
         if len(chosen) == count:
             break
-        if normalise(env.problems[index].prompt) not in shown:
+        if fingerprint(env.problems[index]) not in shown:
             chosen.append(index)
     return chosen
 

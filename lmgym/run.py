@@ -17,7 +17,7 @@ from lmgym.buffer import Buffer, append_episodes, read_episodes
 from lmgym.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from lmgym.console import evaluation_line, header, iteration_line, messages
 from lmgym.errors import UserError
-from lmgym.evaluate import Evaluation, normalise, paired_p_value, summarise
+from lmgym.evaluate import Evaluation, fingerprint, paired_p_value, summarise
 from lmgym.model_card import model_card
 from lmgym.plotting import plot_learning_curve
 from lmgym.storage import whole_folder, write_text, writing_to
@@ -172,7 +172,7 @@ class Run:
         if path.exists():
             episodes = [episode for episode in read_episodes(path) if episode.iteration < reached]
             kept.extend(episodes)
-            algorithm.trained_on |= {normalise(episode.problem.prompt) for episode in episodes}
+            algorithm.trained_on |= {fingerprint(episode.problem) for episode in episodes}
             everything = Buffer()
             everything.extend(episodes)
             everything.save(path)
@@ -184,8 +184,8 @@ class Run:
         """Those evaluations that were of the problems which the run is evaluated on now."""
         if algorithm.eval_env is None or not algorithm.eval_indices:
             return found
-        wanted = [normalise(algorithm.eval_env.problems[index].prompt) for index in algorithm.eval_indices]
-        kept = {iteration: evaluation for iteration, evaluation in found.items() if evaluation.prompts == wanted}
+        wanted = [fingerprint(algorithm.eval_env.problems[index]) for index in algorithm.eval_indices]
+        kept = {iteration: evaluation for iteration, evaluation in found.items() if evaluation.fingerprints == wanted}
         if len(kept) < len(found):
             self.warn("evaluations so far were of other problems: they stay on disk and are compared with nothing.")
         return kept

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import lmgym
 from lmgym.algorithms.registry import ALGORITHMS, find_algorithm
 from lmgym.cli import main
-from lmgym.commands.evaluate import EvalSettings, trained_prompts
+from lmgym.commands.evaluate import EvalSettings, trained_problems
 from lmgym.commands.flag_names import USUAL_NAMES, flag_names
 from lmgym.commands.train import TrainSettings
 from lmgym.envs import registry
@@ -445,17 +445,17 @@ def test_evaluating_a_run_on_what_it_was_trained_on_is_found(run, finished):
 
 
 def test_only_a_path_has_a_training_whatever_the_current_directory_is(finished, monkeypatch):
-    trained = trained_prompts(str(finished))
+    trained = trained_problems(str(finished))
     assert trained
-    assert trained_prompts(str(finished / "model")) == trained
+    assert trained_problems(str(finished / "model")) == trained
     for place in (finished, finished / "model"):
         monkeypatch.chdir(place)
-        assert trained_prompts("smollm2-135m") == set()
-        assert trained_prompts("someone/a-hub-model") == set()
-        assert trained_prompts(".") == trained
+        assert trained_problems("smollm2-135m") == set()
+        assert trained_problems("someone/a-hub-model") == set()
+        assert trained_problems(".") == trained
     shadow = finished / "model" / "smollm2-135m"  # the known model is what such a name means
     shadow.mkdir()
-    assert trained_prompts("smollm2-135m") == set()
+    assert trained_problems("smollm2-135m") == set()
     shadow.rmdir()
 
 

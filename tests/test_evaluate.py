@@ -11,7 +11,7 @@ from lmgym.console import comparison_table, difference_line, evaluation_line
 from lmgym.envs.env import Env, Response
 from lmgym.envs.math_env import MathEnv
 from lmgym.errors import UserError
-from lmgym.evaluate import Evaluation, evaluate, held_out_indices, overlap, paired_p_value
+from lmgym.evaluate import Evaluation, evaluate, fingerprint, held_out_indices, overlap, paired_p_value
 from lmgym.plotting import new_figure
 from lmgym.policies.scripted_policy import ScriptedPolicy, gold_line
 from lmgym.statistics import mean_interval, wilson
@@ -94,8 +94,9 @@ def test_pass_at_k_and_majority_at_k_of_a_known_mixture():
     assert {"pass@4", "maj@4"} <= set(comparison_table({"it": result}).columns[0].cells)
 
 
-def test_a_problem_trained_on_is_found_by_its_text_and_marks_every_number():
-    trained_on = ["  what   IS\n3 + 3? ", "What is 9999 + 1?"]
+def test_a_problem_trained_on_is_found_by_its_text_and_answer_and_marks_every_number():
+    copies = [Problem("a", "  what   IS\n3 + 3? ", "6.0"), Problem("b", "What is 9999 + 1?", "10,000")]
+    trained_on = [fingerprint(problem) for problem in copies]
     result = evaluate(ScriptedPolicy(gold_line), env(), range(5), trained_on=trained_on)
     assert result.contaminated == 1
     assert all(name.startswith("contaminated_eval/") for name in result.metrics())
@@ -108,9 +109,15 @@ def test_a_problem_trained_on_is_found_by_its_text_and_marks_every_number():
     assert evaluation_line(clean).startswith("held-out ")
 
 
+def test_a_game_that_always_opens_alike_is_another_problem_with_another_answer():
+    games = [Problem(f"guess/{number}", "Guess my number.", str(number)) for number in (1, 2)]
+    assert overlap(games[:1], games[1:]) == set()
+    assert overlap(games, games[1:]) == {fingerprint(games[1])}
+
+
 def test_overlap_compares_texts_and_not_ids():
     copies = [Problem("other", "WHAT is  4 + 4?", "8"), Problem("sum/1", "Another question", "2")]
-    assert overlap(copies, PROBLEMS) == {"what is 4 + 4?"}
+    assert overlap(copies, PROBLEMS) == {"what is 4 + 4? 8"}
 
 
 def test_the_paired_p_value_looks_at_the_problems_that_only_one_solved():

@@ -56,7 +56,7 @@ def test_what_is_described_is_what_the_command_line_was_told(model_folder, algor
     given = ["--env", "arithmetic", "--model", str(model_folder), "--device", "cpu", "--dtype", "float32", *flags]
     settings = _parse_train(kind.Config, [str(model_folder) if flag == "MODEL" else flag for flag in given], "")
     told = {"algorithm": algorithm, **flat_settings(settings)}
-    described = describe_run(build(kind, settings, Run))
+    described = describe_run(build(kind, settings, Run)[0])
     if not told["lora"]:
         told = {name: value for name, value in told.items() if not name.startswith("lora_")}
     elsewhere = {"out", "name", "track", "load_buffer_from_cache_at_start"}  # what the run itself knows

@@ -19,7 +19,7 @@ from lmgym.curriculum import ENDLESS, fruitful_problems, shuffled_walk
 from lmgym.envs.env import Env
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.errors import UserError
-from lmgym.evaluate import Evaluation, evaluate, held_out_indices, normalise, overlap
+from lmgym.evaluate import Evaluation, evaluate, fingerprint, held_out_indices, overlap
 from lmgym.learning.batch import Batch
 from lmgym.learning.learner import Learner, LearnerSettings, Update
 from lmgym.learning.schedules import learning_rate_factor
@@ -119,7 +119,7 @@ class RLAlgorithm(ABC):
             raise UserError(
                 "there are no episodes to learn from: --load_buffer_from_cache_at_start reads a file of them."
             )
-        self.trained_on.update(normalise(episode.problem.prompt) for episode in seen)
+        self.trained_on.update(fingerprint(episode.problem) for episode in seen)
         batch = self.prepare(self.make_batch([*fresh, *replayed]))
         batch = batch.with_(advantages=self.advantages(batch))
         learnable = self.learnable(batch)

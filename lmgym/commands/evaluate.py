@@ -14,7 +14,7 @@ from lmgym.console import comparison_table, difference_line, messages, results
 from lmgym.envs import DatasetFile, Env
 from lmgym.envs.env import MadeFrom
 from lmgym.errors import UserError
-from lmgym.evaluate import Evaluation, evaluate, held_out_indices
+from lmgym.evaluate import Evaluation, evaluate, fingerprint, held_out_indices
 from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
 from lmgym.policies.llm_policy import LLMPolicy
@@ -79,7 +79,7 @@ def run_evaluation(settings: EvalSettings) -> None:
             samples=measure.samples,
             temperature=measure.sample_temperature,
             seed=measure.seed,
-            trained_on=trained_prompts(name),
+            trained_on=trained_problems(name),
         )
         if found[name].contaminated:
             messages.print(
@@ -112,12 +112,12 @@ def _what_is_evaluated(env: Env, policy: LLMPolicy, problems: int, measure: Meas
     )
 
 
-def trained_prompts(model: str) -> set[str]:
+def trained_problems(model: str) -> set[str]:
     """The problems a model was trained on, where it is a run of ours or a folder inside one."""
     path = Path(model).expanduser()
     if model in KNOWN_MODELS or not path.exists():
         return set()
     for folder in (path, *path.resolve().parents[:3]):
         if (folder / "episodes.jsonl").is_file():
-            return {episode.problem.prompt for episode in read_episodes(folder / "episodes.jsonl")}
+            return {fingerprint(episode.problem) for episode in read_episodes(folder / "episodes.jsonl")}
     return set()

@@ -31,7 +31,7 @@ class TaskSettings:
     def make(self, split: str) -> Env:
         """The environment on one of its splits."""
         for module in self.imports:
-            import_module(module)
+            import_module(module, f"--import {module}")
         options = {name: literal(value) for name, value in self.env_options.items()}
         if self.reward:
             from lmgym.rewards.custom import load_reward

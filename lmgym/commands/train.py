@@ -19,7 +19,7 @@ from lmgym.commands.settings import PolicySettings, TaskSettings
 from lmgym.console import comparison_table, difference_line, results, show_answers
 from lmgym.envs import names
 from lmgym.errors import UserError
-from lmgym.evaluate import normalise
+from lmgym.evaluate import fingerprint
 from lmgym.policies.examples import few_shot_examples
 from lmgym.run import Run
 from lmgym.storage import write_text
@@ -222,7 +222,7 @@ def load_buffer(algorithm: RLAlgorithm, path: Path) -> None:
         algorithm.buffer.episodes.append(replace(episode, steps=steps, iteration=episode.iteration - newest - 1))
     algorithm.buffer.episodes.extend(own)
     algorithm.buffer.evict()
-    algorithm.trained_on |= {normalise(episode.problem.prompt) for episode in episodes}
+    algorithm.trained_on |= {fingerprint(episode.problem) for episode in episodes}
 
 
 def _folder(algorithm_name: str, settings: TrainSettings) -> Path:

@@ -452,7 +452,7 @@ def test_training_on_the_problems_evaluated_on_is_a_loud_warning_and_marks_every
     assert results["contaminated"] is True
     printed = capsys.readouterr().err
     assert "WARNING: CONTAMINATED" in printed
-    assert "CONTAMINATED strict" in printed
+    assert "CONTAMINATED mean reward" in printed
     assert "held-out" not in printed
 
 
