@@ -26,8 +26,10 @@ def read_run(folder: Path) -> dict[str, Any]:
     evaluations = [row for row in rows if "eval/strict" in row]
     return {
         "seed": config["seed"],
+        "dtype": results["dtype"],
         "minutes": round(max(row["seconds"] for row in rows) / 60, 1),
         "p_value": results["paired_p_value"],
+        "mean_gap": max(row.get("gap", 0.0) for row in rows),
         "largest_gap": max(row.get("gap_max", 0.0) for row in rows),
         "evaluations": evaluations,
         "training_accuracy": [[row["iteration"], row["accuracy"]] for row in rows if "accuracy" in row],

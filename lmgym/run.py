@@ -209,6 +209,8 @@ class Run:
         results: dict[str, Any] = {
             "iterations": algorithm.iteration,
             "seed": algorithm.config.seed,
+            "device": str(algorithm.policy.model.device),
+            "dtype": algorithm.policy.model.dtype_name,
             "contaminated": any(evaluation.contaminated for evaluation in evaluations.values()),
             "evaluations": {str(iteration): evaluations[iteration].metrics() for iteration in sorted(evaluations)},
         }

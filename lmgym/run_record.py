@@ -103,7 +103,7 @@ def _policy(algorithm: RLAlgorithm) -> dict[str, Any]:
 
 
 def _model(model: LanguageModel) -> dict[str, Any]:
-    settings = {"model": model.name, "device": str(model.device), "dtype": str(model.dtype).removeprefix("torch.")}
+    settings = {"model": model.name, "device": str(model.device), "dtype": model.dtype_name}
     if not model.has_lora:
         return settings | {"lora": False}
     adapter: Any = model.network.peft_config["default"]

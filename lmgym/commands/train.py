@@ -83,8 +83,11 @@ def train(algorithm_name: str, algorithm_class: type[RLAlgorithm], settings: Tra
     with undone_by_a_mistake(folder):
         algorithm, memory = build(algorithm_class, settings, lambda: Run(folder, config, settings.run.track))
         fill_buffer(algorithm, settings.run.load_buffer_from_cache_at_start)
+    model = algorithm.policy.model
     results.print(
-        f"{algorithm_name} on {task.env} with {settings.policy.model}; the run is in {folder}", soft_wrap=True
+        f"{algorithm_name} on {task.env} with {settings.policy.model}, computed in {model.dtype_name} on "
+        f"{model.device}; the run is in {folder}",
+        soft_wrap=True,
     )
     results.print(f"memory: {memory}", markup=False, soft_wrap=True)
     algorithm.train()

@@ -118,6 +118,11 @@ class LanguageModel:
         self.can_share = on
 
     @property
+    def dtype_name(self) -> str:
+        """The type that is computed in, as `--dtype` has it."""
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
     def head(self) -> nn.Module:
         """The linear map from hidden states to the logits as they are before `logit_transform`."""
         return _base(self.network).get_output_embeddings()
