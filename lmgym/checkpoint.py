@@ -46,6 +46,7 @@ def save_checkpoint(folder: Path, algorithm: RLAlgorithm) -> Path:
             "iteration": algorithm.iteration,
             "optimizer_steps": steps,
             "total_steps": total,
+            "learning_rate": algorithm.config.learning_rate,
             "learning_rate_factor": algorithm.learning_rate_factor(max(steps - 1, 0), total),
             "policy_version": algorithm.policy.model.version,
             "memory": algorithm.memory,
@@ -65,8 +66,10 @@ def load_checkpoint(folder: Path, algorithm: RLAlgorithm) -> None:
     algorithm.policy.model.version = state["policy_version"]
     algorithm.learner.restore_optimizer(load_file(folder / "optimizer.safetensors"))
     algorithm.memory = state.get("memory", {})
-    total = algorithm.learner.settings.total_steps
-    if state.get("total_steps", total) != total:
+    total, rate = algorithm.learner.settings.total_steps, algorithm.config.learning_rate
+    if state.get("learning_rate", rate) != rate:  # another rate begins a schedule of its own over the steps to come
+        algorithm.continue_schedule(1.0)
+    elif state.get("total_steps", total) != total:
         algorithm.continue_schedule(state["learning_rate_factor"])
     for name, companion in algorithm.companions().items():
         companion.load(folder / f"{name}.safetensors")

@@ -150,7 +150,7 @@ class RLAlgorithm(ABC):
         return learning_rate_factor(step, total, config.schedule, config.warmup_steps, since, factor)
 
     def continue_schedule(self, factor: float) -> None:
-        """A resumed run that has another number of steps goes on from the last factor, down to 0 at its new end."""
+        """A resumed run that has another end or another rate goes on from this factor, down to 0 at its end."""
         if self.learner.steps_done > self.config.warmup_steps:
             self.memory |= {"schedule_step": self.learner.steps_done - 1, "schedule_factor": factor}
 
@@ -165,10 +165,10 @@ class RLAlgorithm(ABC):
         return batch.with_(fresh=fresh, length_limit=self.length_limit())
 
     def length_limit(self) -> int:
-        """Tokens per action times actions per episode, where the environment limits those; at most the context."""
+        """Tokens per action times the lines of a step-wise episode; at most the context."""
         env = self.envs.env
-        actions = int(getattr(env, "max_steps", 1)) if getattr(env, "stepwise", True) else 1
-        return min(self.policy.max_tokens * actions, self.policy.model.context_length)
+        lines = int(getattr(env, "max_steps", 1)) if self.policy.writes_lines and getattr(env, "stepwise", True) else 1
+        return min(self.policy.max_tokens * lines, self.policy.model.context_length)
 
     def spend(self, tokens: float) -> None:
         """Counts generated tokens."""

@@ -35,7 +35,7 @@ def expected_memory(
     device = find_device(policy.device)
     episodes = max(setting("problems_per_iteration") * setting("group_size"), setting("eval_problems"))
     shown = sum(len(example.prompt) + len(example.solution) for example in examples)
-    written = policy.max_tokens * getattr(env, "max_steps", 1)
+    written = policy.max_tokens * (getattr(env, "max_steps", 1) if policy.policy == "stepwise" else 1)
     work = Workload(
         dtype=find_dtype(policy.dtype, device),
         micro_batch_tokens=setting("micro_batch_tokens"),

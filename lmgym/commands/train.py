@@ -153,6 +153,8 @@ def next_commands(algorithm: RLAlgorithm, folder: Path) -> list[list[str]]:
     if any(folder.glob("checkpoints/*")):
         budget = algorithm.config.token_budget
         more = ["--iterations", str(2 * algorithm.config.iterations)]
+        if algorithm.config.schedule != "constant":  # it has fallen: only another rate begins a schedule of its own
+            more += ["--learning_rate", f"{algorithm.config.learning_rate / 2:g}"]
         more += ["--token_budget", str(2 * budget)] if budget else []
         commands.append(["lmgym", "train", "--resume", str(folder), *more, *(own if env is None else [])])
     if not own and env in HARDER:

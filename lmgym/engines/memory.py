@@ -38,4 +38,13 @@ def _left_in_container() -> int | None:
         limit, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
     except (OSError, ValueError):  # no container, or one whose limit reads "max"
         return None
-    return max(limit - used, 0)
+    return max(limit - used + _reclaimable(), 0)
+
+
+def _reclaimable() -> int:
+    """What a container counts as used and gives back when asked: pages of files that were read some time ago."""
+    try:
+        lines = Path("/sys/fs/cgroup/memory.stat").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))

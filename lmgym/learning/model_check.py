@@ -36,7 +36,7 @@ def check_model(model: LanguageModel) -> None:
     Prefixes are shared from now on where that changes nothing either. The check takes a few passes over a short
     sequence in float32 and leaves the global random state alone.
     """
-    with torch.no_grad(), _private_random_state(model.device), quiet_transformers():
+    with torch.no_grad(), _private_random_state(model.device), _whole_float32(), quiet_transformers():
         with _running(model.name):
             rows = _random_rows(model)
             theirs = _log_softmax(model.network(input_ids=rows[:1]).logits)
@@ -124,6 +124,18 @@ def _running(name: str) -> Iterator[None]:
             f"{name} cannot be trained here: its network gives no hidden states and logits of token ids alone "
             f"({reason}); choose a model of the Llama or Qwen kind."
         ) from error
+
+
+@contextlib.contextmanager
+def _whole_float32() -> Iterator[None]:
+    """Float32 products in float32: a GPU may be told to round them to 10 bits, which is no fault of the model."""
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.backends.cudnn.flags(allow_tf32=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
 
 
 def _private_random_state(device: torch.device) -> contextlib.AbstractContextManager[None]:

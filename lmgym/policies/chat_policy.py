@@ -8,6 +8,7 @@ from lmgym.distribution import Distribution
 from lmgym.engines.engine import Engine
 from lmgym.learning.language_model import LanguageModel
 from lmgym.policies.llm_policy import LLMPolicy
+from lmgym.policies.plain_prompt import NEXT_PROBLEM, begins_next_problem
 from lmgym.policies.system_prompts import load_system_prompt
 from lmgym.types import END_OF_TURN, Message, Problem, State
 
@@ -47,7 +48,10 @@ class ChatPolicy(LLMPolicy):
         said: Message = {"role": "assistant", "content": PLACEHOLDER}
         reply: Message = {"role": "user", "content": state.reply}
         question: Message = {"role": "user", "content": ""}
-        between = self.encode(self.render_chat((question, said, reply)).split(PLACEHOLDER, 1)[1])
+        text = self.render_chat((question, said, reply)).split(PLACEHOLDER, 1)[1]
+        if self.is_plain and begins_next_problem(self.recent(state.tokens)):
+            text = text.partition(NEXT_PROBLEM)[2]  # a base model has written the beginning of it itself
+        between = self.encode(text)
         # The model may have written its end token itself.
         ended = state.tokens[-1] in self.model.stop_ids
         return between[1:] if ended and between and between[0] == state.tokens[-1] else between

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import ClassVar
 
 from lmgym.distribution import Distribution
 from lmgym.engines.engine import STOP, Engine, Verdict
@@ -22,6 +23,8 @@ LONGEST_ANSWER = 128
 
 class FewShotLLMStepwiseMathPolicy(LLMPolicy):
     """One action is one line; inside `<<…=` the calculator writes the value, which is context and not action."""
+
+    writes_lines: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 from lmgym.calculator import MAX_CHARACTERS, calculate, open_expression
 from lmgym.distribution import Distribution
@@ -24,6 +25,9 @@ RECENT = 16
 
 class LLMPolicy(Policy):
     """A policy that is a language model; ids that were sampled are never decoded and encoded again."""
+
+    writes_lines: ClassVar[bool] = False
+    """Whether an action is one line of an answer, of which there are many, and not the whole of it."""
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from lmgym.algorithms.registry import find_algorithm
 from lmgym.envs.arithmetic import ArithmeticEnv
 from lmgym.envs.env import Env
 from lmgym.policies.chat_policy import ChatPolicy
+from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
 
 SMALL = {"iterations": 1, "problems_per_iteration": 2, "group_size": 2, "eval_problems": 0}
 
@@ -29,19 +30,30 @@ def first_step(name: str, env: Env, policy=None, **given):
 
 
 @pytest.mark.parametrize(
-    ("env", "limit"),
+    ("env", "stepwise", "limit"),
     [
-        (Vowel(TRAIN), 4),
-        (TwoTurns(TRAIN), 4),  # it does not say how many turns there are
-        (ArithmeticEnv(stepwise=True, max_steps=3), 12),
-        (ArithmeticEnv(stepwise=False, max_steps=3), 4),
-        (ArithmeticEnv(stepwise=True, max_steps=10**6), 2048),
+        (Vowel(TRAIN), False, 4),
+        (TwoTurns(TRAIN), False, 4),  # it does not say how many turns there are
+        (ArithmeticEnv(stepwise=True, max_steps=3), True, 12),
+        (ArithmeticEnv(stepwise=True, max_steps=3), False, 4),  # a chat policy's action is the whole answer
+        (ArithmeticEnv(stepwise=False, max_steps=3), True, 4),
+        (ArithmeticEnv(stepwise=True, max_steps=10**6), True, 2048),
     ],
-    ids=["one turn", "unknown", "steps", "not in steps", "context"],
+    ids=["one turn", "unknown", "lines", "chat", "not in lines", "context"],
 )
-def test_a_constant_average_divides_by_the_completion_limit(env, limit):
-    algorithm = find_algorithm("dr-grpo")(chat(), env, find_algorithm("dr-grpo").Config(**SMALL))
+def test_a_constant_average_divides_by_the_completion_limit(env, stepwise, limit):
+    lines = FewShotLLMStepwiseMathPolicy(tiny_model(size=32), max_line_tokens=4)
+    algorithm = find_algorithm("dr-grpo")(lines if stepwise else chat(), env, find_algorithm("dr-grpo").Config(**SMALL))
     assert algorithm.length_limit() == limit
+
+
+@pytest.mark.parametrize("name", ["reinforce", "ppo"])
+def test_an_answer_that_its_token_budget_cut_off_is_truncated_in_the_batch(name):
+    """The environment, told that the turn is over, calls it terminated."""
+    batch, _ = first_step(name, Vowel(TRAIN), problems_per_iteration=4, group_size=8)
+    cut_off = batch.mask.sum(dim=1) == 4
+    assert bool(cut_off.any())
+    assert torch.equal(batch.truncated, cut_off & (batch.tokens.gather(1, batch.lengths[:, None] - 1)[:, 0] != 2))
 
 
 def test_the_limit_reaches_every_loss():

@@ -373,6 +373,17 @@ def test_a_resumed_run_with_another_number_of_iterations_keeps_its_learning_rate
         assert all(0 < later < earlier for earlier, later in itertools.pairwise(falling))
 
 
+def test_another_learning_rate_begins_a_schedule_of_its_own(tmp_path, model_folder):
+    """Of a run that was finished there is nothing left to fall from."""
+    begin(tmp_path, model_folder, lora=False, schedule="linear", iterations=4).train()
+    given = {"schedule": "linear", "iterations": 8, "learning_rate": 4e-3}
+    again = begin(tmp_path, model_folder, False, newest_checkpoint(tmp_path), **given)
+    again.run.resume(again)
+    again.train()
+    rates = [row["learning_rate"] for row in read_metrics(tmp_path) if "learning_rate" in row]
+    assert rates[4:] == pytest.approx([4e-3 * share for share in (0.8, 0.6, 0.4, 0.2)])
+
+
 def test_resumed_with_the_same_iterations_the_schedule_stays(tmp_path, model_folder):
     begin(tmp_path, model_folder, lora=False, iterations=2).train()
     again = begin(tmp_path, model_folder, False, newest_checkpoint(tmp_path), iterations=2)

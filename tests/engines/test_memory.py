@@ -175,6 +175,7 @@ MEMINFO = "MemTotal: 900 kB\nMemFree: 20 kB\nMemAvailable:     300 kB\n"
         ({"/proc/meminfo": MEMINFO, "max": "5000\n", "current": "2000\n"}, 3000),
         ({"/proc/meminfo": MEMINFO, "max": "5000\n", "current": "7000\n"}, 0),
         ({"max": "5000\n", "current": "2000\n"}, 3000),
+        ({"max": "5000\n", "current": "2000\n", "stat": "anon 9\ninactive_file 1500\nactive_file 70\n"}, 4500),
         ({"/proc/meminfo": MEMINFO, "max": "9000000\n", "current": "0\n"}, 300 * 1024),
     ],
 )

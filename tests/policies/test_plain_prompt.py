@@ -73,6 +73,15 @@ def test_a_reply_becomes_the_next_problem():
     )
 
 
+def test_a_reply_goes_on_from_the_problem_that_the_model_began_itself():
+    policy = ChatPolicy(base_model(), system_prompt="")
+    first = policy.prompt_ids(question())
+    heard = replace(question().after("7", "Higher."), tokens=first + policy.encode("7\n\nProblem:"))
+    assert policy.decode(policy.prompt_ids(heard)) == (
+        "Problem: question\nSolution:\n7\n\nProblem: Higher.\nSolution:\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("written", "text"),
     [
