@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,13 @@ from lmgym.policies.policy import Policy
 from lmgym.rewards.final_answer import parse_number
 from lmgym.statistics import Mean, Proportion, mcnemar, mean_interval, paired_permutation, pass_at_k, wilson
 from lmgym.types import Episode, Problem
+
+
+class Fingerprint(NamedTuple):
+    """A problem without the differences of case, spacing and digits that hide a copy."""
+
+    prompt: str
+    answer: str
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,7 @@ class Evaluation:
         return self.rewards != self.solved
 
     @property
-    def fingerprints(self) -> list[str]:
+    def fingerprints(self) -> list[Fingerprint]:
         """Which problems were asked, in order."""
         return [fingerprint(episode.problem) for episode in self.episodes[:: self.samples]]
 
@@ -106,7 +113,7 @@ def evaluate(
     samples: int = 1,
     temperature: float = 0.0,
     seed: int = 0,
-    trained_on: Iterable[str] = (),
+    trained_on: Iterable[Fingerprint] = (),
 ) -> Evaluation:
     """Plays every problem `samples` times, greedily unless told, and grades; `trained_on` holds fingerprints."""
     if not indices or samples < 1:
@@ -129,7 +136,7 @@ def play(
 
 
 def summarise(
-    episodes: Sequence[Episode], samples: int, temperature: float, trained_on: Iterable[str] = ()
+    episodes: Sequence[Episode], samples: int, temperature: float, trained_on: Iterable[Fingerprint] = ()
 ) -> Evaluation:
     """Grades episodes that stand in order, `samples` of each problem.
 
@@ -139,7 +146,6 @@ def summarise(
     solved = [float(np.mean([is_correct(episode) for episode in group])) for group in by_problem]
     rewards = [float(np.mean([episode.reward for episode in group])) for group in by_problem]
     right = [sum(is_correct(episode) for episode in group) for group in by_problem]
-    trained = set(trained_on)
     count = len(by_problem)
     return Evaluation(
         problems=count,
@@ -155,7 +161,7 @@ def summarise(
         reward=mean_interval(rewards),
         pass_at_k=wilson(float(np.mean([pass_at_k(samples, hits, samples) for hits in right])), count),
         majority_at_k=wilson(float(np.mean([_majority_is_right(group) for group in by_problem])), count),
-        contaminated=sum(fingerprint(group[0].problem) in trained for group in by_problem),
+        contaminated=sum(are_copies([group[0].problem for group in by_problem], trained_on)),
         solved=tuple(solved),
         rewards=tuple(rewards),
         episodes=tuple(episodes),
@@ -183,31 +189,47 @@ def reward_p_value(first: Evaluation, second: Evaluation) -> float:
     return paired_permutation(first.rewards, second.rewards)
 
 
-def overlap(evaluated: Iterable[Problem], trained: Iterable[Problem]) -> set[str]:
-    """The fingerprints of the problems that stand on both sides."""
-    return {fingerprint(problem) for problem in evaluated} & {fingerprint(problem) for problem in trained}
-
-
-def fingerprint(problem: Problem) -> str:
-    """A problem's text and answer without the differences of case, spacing and digits that hide a copy.
-
-    The text alone is not enough: a game may open every episode with the same words and think of another answer.
-    """
+def fingerprint(problem: Problem) -> Fingerprint:
+    """What copies of a problem have in common."""
     number = parse_number(problem.answer)
     answer = problem.answer if number is None else str(number)
-    return " ".join(f"{problem.prompt} {answer}".lower().split())
+    return Fingerprint(_normalised(problem.prompt), _normalised(answer))
+
+
+def are_copies(problems: Sequence[Problem], others: Iterable[Fingerprint]) -> list[bool]:
+    """For each of the problems to evaluate on, whether it is among the others.
+
+    The prompt decides, because a copy may state its answer in another way or not at all; where several of the problems
+    have one prompt, as those of a game that always opens alike, the answer must be the same too.
+    """
+    asked = [fingerprint(problem) for problem in problems]
+    answers = Counter(distinct.prompt for distinct in set(asked))
+    known = set(others)
+    prompts = {other.prompt for other in known}
+    return [one in known or (answers[one.prompt] == 1 and one.prompt in prompts) for one in asked]
+
+
+def overlap(evaluated: Iterable[Problem], trained: Iterable[Problem]) -> set[Fingerprint]:
+    """The fingerprints of those problems to evaluate on that are also trained on."""
+    problems = list(evaluated)
+    copies = are_copies(problems, map(fingerprint, trained))
+    return {fingerprint(problem) for problem, is_copy in zip(problems, copies, strict=True) if is_copy}
 
 
 def held_out_indices(env: Env, count: int, avoid: Iterable[Problem]) -> list[int]:
     """The first `count` problems, or as many as there are, leaving out those shown as worked examples."""
     shown = {fingerprint(problem) for problem in avoid}
-    chosen: list[int] = []
-    for index in range(len(env.problems)):
-        if len(chosen) == count:
-            break
-        if fingerprint(env.problems[index]) not in shown:
-            chosen.append(index)
-    return chosen
+    looked_at = min(count, len(env.problems))
+    while True:
+        copies = are_copies([env.problems[index] for index in range(looked_at)], shown)
+        chosen = [index for index, is_copy in enumerate(copies) if not is_copy]
+        if len(chosen) >= count or looked_at == len(env.problems):
+            return chosen[:count]
+        looked_at = min(looked_at + count - len(chosen), len(env.problems))
+
+
+def _normalised(text: str) -> str:
+    return " ".join(text.lower().split())
 
 
 def _majority_is_right(group: Sequence[Episode]) -> bool:

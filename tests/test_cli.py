@@ -459,6 +459,39 @@ def test_only_a_path_has_a_training_whatever_the_current_directory_is(finished, 
     shadow.rmdir()
 
 
+def test_what_a_run_learnt_from_a_buffer_or_before_it_began_counts_as_trained_on(run, finished, tmp_path):
+    trained = trained_problems(str(finished))
+    loaded = ["--problems_per_iteration", 0, "--replay_episodes", 4]
+    loaded += ["--load_buffer_from_cache_at_start", finished / "episodes.jsonl"]
+    flags = ["--env", "arithmetic", *TINY, "--iterations", 1, "--eval_problems", 0, "--out", tmp_path]
+    outcome = run("train", "expert-iteration", "--model", finished / "model", *flags, *loaded, "--name", "offline")
+    assert outcome.code == 0, outcome.err
+    assert not (tmp_path / "offline" / "episodes.jsonl").exists()
+    config = json.loads((tmp_path / "offline" / "config.json").read_text())
+    for change in ({"model": "smollm2-135m"}, {"load_buffer_from_cache_at_start": ""}):  # by the one or by the other
+        (tmp_path / "offline" / "config.json").write_text(json.dumps(config | change))
+        assert trained_problems(str(tmp_path / "offline" / "model")) == trained
+
+
+def test_the_runs_that_a_model_came_from_are_followed_once_and_as_far_as_they_are_there(finished, tmp_path):
+    trained = trained_problems(str(finished))
+    configs = {
+        "first": {"model": str(tmp_path / "third"), "load_buffer_from_cache_at_start": "gone.jsonl"},
+        "second": {"model": str(tmp_path / "first" / "model")},
+        "third": {"model": str(tmp_path / "second")},
+        "orphan": {"model": str(tmp_path / "gone")},
+        "unnamed": {"load_buffer_from_cache_at_start": str(finished / "episodes.jsonl")},
+    }
+    for name, config in configs.items():
+        (tmp_path / name / "model").mkdir(parents=True)
+        (tmp_path / name / "metrics.jsonl").touch()
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+    shutil.copy(finished / "episodes.jsonl", tmp_path / "second")
+    assert [trained_problems(str(tmp_path / name)) for name in configs] == [trained, trained, trained, set(), trained]
+    (tmp_path / "unnamed" / "config.json").write_text("{torn")
+    assert trained_problems(str(tmp_path / "unnamed")) == set()
+
+
 def test_a_run_that_saved_no_checkpoint_says_so_and_stays_as_it_was(run, finished, tmp_path):
     copy = Path(shutil.copytree(finished, tmp_path / "copy"))
     outcome = run("train", "--resume", copy, "--iterations", 3)

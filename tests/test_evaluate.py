@@ -11,7 +11,7 @@ from lmgym.console import comparison_table, difference_line, evaluation_line
 from lmgym.envs.env import Env, Response
 from lmgym.envs.math_env import MathEnv
 from lmgym.errors import UserError
-from lmgym.evaluate import Evaluation, evaluate, fingerprint, held_out_indices, overlap, paired_p_value
+from lmgym.evaluate import Evaluation, Fingerprint, evaluate, fingerprint, held_out_indices, overlap, paired_p_value
 from lmgym.plotting import new_figure
 from lmgym.policies.scripted_policy import ScriptedPolicy, gold_line
 from lmgym.statistics import mean_interval, wilson
@@ -94,7 +94,7 @@ def test_pass_at_k_and_majority_at_k_of_a_known_mixture():
     assert {"pass@4", "maj@4"} <= set(comparison_table({"it": result}).columns[0].cells)
 
 
-def test_a_problem_trained_on_is_found_by_its_text_and_answer_and_marks_every_number():
+def test_a_problem_trained_on_is_found_by_its_text_and_marks_every_number():
     copies = [Problem("a", "  what   IS\n3 + 3? ", "6.0"), Problem("b", "What is 9999 + 1?", "10,000")]
     trained_on = [fingerprint(problem) for problem in copies]
     result = evaluate(ScriptedPolicy(gold_line), env(), range(5), trained_on=trained_on)
@@ -110,14 +110,30 @@ def test_a_problem_trained_on_is_found_by_its_text_and_answer_and_marks_every_nu
 
 
 def test_a_game_that_always_opens_alike_is_another_problem_with_another_answer():
-    games = [Problem(f"guess/{number}", "Guess my number.", str(number)) for number in (1, 2)]
-    assert overlap(games[:1], games[1:]) == set()
-    assert overlap(games, games[1:]) == {fingerprint(games[1])}
+    games = [Problem(f"guess/{number}", "Guess my number.", str(number)) for number in (1, 2, 3, 4)]
+    assert overlap(games[:2], games[2:]) == set()
+    assert overlap(games[:2], games[1:]) == {fingerprint(games[1])}
+    result = evaluate(ScriptedPolicy(gold_line), MathEnv(games), [0, 1], trained_on=map(fingerprint, games[1:]))
+    assert result.contaminated == 1
+    assert held_out_indices(MathEnv(games), 1, avoid=games[2:]) == [0]
+    assert held_out_indices(MathEnv(games), 4, avoid=games[2:]) == [0, 1]
+
+
+@pytest.mark.parametrize("answer", ["", "6 apples", "the sixth", "7"])
+def test_a_copy_that_states_its_answer_in_another_way_is_a_copy(answer):
+    copy = Problem("copy", "What is 3 + 3?", answer)
+    trained_on = {fingerprint(copy)}
+    assert evaluate(ScriptedPolicy(gold_line), env(), range(5), trained_on=trained_on).contaminated == 1
+    assert evaluate(ScriptedPolicy(gold_line), env(), range(2), trained_on=trained_on).contaminated == 0
+    twice = [*PROBLEMS[:5], PROBLEMS[2]]  # asked twice, with one answer
+    assert evaluate(ScriptedPolicy(gold_line), MathEnv(twice), range(6), trained_on=trained_on).contaminated == 2
+    assert overlap(twice, [copy]) == {fingerprint(PROBLEMS[2])}
+    assert held_out_indices(env(6), 3, avoid=[copy]) == [0, 1, 3]
 
 
 def test_overlap_compares_texts_and_not_ids():
     copies = [Problem("other", "WHAT is  4 + 4?", "8"), Problem("sum/1", "Another question", "2")]
-    assert overlap(copies, PROBLEMS) == {"what is 4 + 4? 8"}
+    assert overlap(copies, PROBLEMS) == {Fingerprint("what is 4 + 4?", "8")}
 
 
 def test_the_paired_p_value_looks_at_the_problems_that_only_one_solved():

@@ -28,9 +28,8 @@ def without_signal(episodes: Sequence[Episode]) -> str:
     rewards = [episode.reward for episode in episodes]
     alike = min(rewards) == max(rewards)
     what = f"all {len(rewards)} rewards are {rewards[0]:g}" if alike else "within each group the rewards are equal"
-    return (
-        f"nothing to learn from in this iteration: {what}. {_likely_cause(episodes, solved=alike and rewards[0] > 0)}"
-    )
+    solved = alike and sum(map(is_correct, episodes)) / len(episodes) >= MOST
+    return f"nothing to learn from in this iteration: {what}. {_likely_cause(episodes, solved)}"
 
 
 def _likely_cause(episodes: Sequence[Episode], solved: bool) -> str:

@@ -19,7 +19,7 @@ from lmgym.curriculum import ENDLESS, fruitful_problems, shuffled_walk
 from lmgym.envs.env import Env
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.errors import UserError
-from lmgym.evaluate import Evaluation, evaluate, fingerprint, held_out_indices, overlap
+from lmgym.evaluate import Evaluation, Fingerprint, evaluate, fingerprint, held_out_indices, overlap
 from lmgym.learning.batch import Batch
 from lmgym.learning.learner import Learner, LearnerSettings, Update
 from lmgym.learning.schedules import learning_rate_factor
@@ -63,7 +63,7 @@ class RLAlgorithm(ABC):
         self.iteration = 0
         self.evaluations: dict[int, Evaluation] = {}
         self.eval_indices: list[int] = []
-        self.trained_on: set[str] = set()
+        self.trained_on: set[Fingerprint] = set()
         self._was_silent = False
         if eval_env is not None and self.config.eval_problems:
             self.eval_indices = held_out_indices(eval_env, self.config.eval_problems, avoid=policy.examples)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import copy
+import sys
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 import gymnasium
 from gymnasium.error import ResetNeeded
 
+from lmgym.envs.random_sources import is_random_source, reseed
 from lmgym.errors import UserError
 from lmgym.rewards.reward import checked_reward
 from lmgym.types import END_OF_TURN, Problem, State
 
 EnvType = TypeVar("EnvType", bound="Env")
+
+LARGE_COPY = 1_000_000
+"""An attribute that takes more bytes than this is worth sharing between the episodes."""
 
 
 class TextSpace(gymnasium.Space[str]):
@@ -95,6 +100,9 @@ class Env(gymnasium.Env[State, str]):
     made_from: MadeFrom | None = None
     """What `lmgym.make` was told, so that a run can say what it was trained on."""
 
+    _copied_sources: tuple[Any, ...] = ()
+    _is_weighed: bool = False
+
     @property
     def state(self) -> State:
         """The conversation that waits for an action; while `respond` runs, still the one before the action."""
@@ -111,8 +119,13 @@ class Env(gymnasium.Env[State, str]):
         return problem.prompt
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[State, dict[str, Any]]:
-        """Begins an episode, on a problem drawn at random or chosen by `options={"index": i}`."""
+        """Begins an episode, on a problem drawn at random or chosen by `options={"index": i}`.
+
+        A seed decides `np_random` and every random source that is an attribute or, in a clone, was copied with one.
+        """
         super().reset(seed=seed)
+        if seed is not None:
+            reseed([*self._own_sources(), *self._copied_sources], seed)
         problem = self.problems[self._index(options or {})]
         self._state = first_state(problem, self.opening(problem))
         return self._state, {}
@@ -145,7 +158,9 @@ class Env(gymnasium.Env[State, str]):
             if name in self.shared_attributes and getattr(value, "__self__", None) is not self
         }
         memo: dict[int, Any] = {id(self): twin, **{id(value): value for value in shared.values()}}
+        given = len(memo)
         for name, value in attributes.items():
+            before = len(memo)
             try:
                 attributes[name] = copy.deepcopy(value, memo)
             except Exception as error:
@@ -153,7 +168,25 @@ class Env(gymnasium.Env[State, str]):
                     f"{type(self).__name__} cannot play several episodes at once: its attribute {name!r} cannot be "
                     f"copied ({error}); make it in opening(), or name it in shared_attributes if no episode changes it."
                 ) from error
+            if not self._is_weighed:
+                self._weigh(name, _copies(memo, before))
+        self._is_weighed = twin._is_weighed = True
+        twin._copied_sources = tuple(copied for copied in _copies(memo, given) if is_random_source(copied))
         return twin
+
+    def _own_sources(self) -> list[Any]:
+        """The random sources among the attributes that episodes do not share."""
+        excluded = {"_np_random", *self.shared_attributes}
+        return [value for name, value in vars(self).items() if name not in excluded and is_random_source(value)]
+
+    def _weigh(self, name: str, copies: Iterable[Any]) -> None:
+        """Warns of an attribute that is large to copy for every episode."""
+        size = sum(map(sys.getsizeof, copies))
+        if size > LARGE_COPY:
+            gymnasium.logger.warn(
+                f"{type(self).__name__} copies its attribute {name!r}, {size / 1e6:.0f} MB, for every episode; "
+                "name it in shared_attributes if no episode changes it."
+            )
 
     def _index(self, options: dict[str, Any]) -> int:
         unknown = sorted(set(options) - {"index"})
@@ -165,6 +198,11 @@ class Env(gymnasium.Env[State, str]):
         if isinstance(index, bool) or not hasattr(index, "__index__") or not 0 <= index < count:
             raise UserError(f"There is no problem {index!r}: the index is a whole number from 0 to {count - 1}.")
         return int(index)
+
+
+def _copies(memo: dict[int, Any], first: int) -> list[Any]:
+    """What deepcopy has copied from place `first` of its memo on; the list of what it keeps alive is not a copy."""
+    return [value for key, value in list(memo.items())[first:] if key != id(memo)]
 
 
 def first_state(problem: Problem, opening: str | None = None) -> State:

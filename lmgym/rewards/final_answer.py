@@ -17,11 +17,12 @@ _EXPONENT = r"(?:[eE][-+]?\d{1,3})?"
 _WITH_COMMAS = r"\d{1,3}(?:,\d{3})+"
 _NUMBER = re.compile(rf"[-+]?(?:(?:{_WITH_COMMAS}|\d+)(?:\.\d*)?|\.\d+){_EXPONENT}")
 _DIGITS = rf"(?:{_WITH_COMMAS}|\d{{1,{MAX_DIGITS}}})(?:\.\d{{1,{MAX_DIGITS}}})?|\.\d{{1,{MAX_DIGITS}}}"
+_STATED = r"^[ \t]*(?:(?:[Ss]o|[Tt]hus|[Hh]ence|[Tt]herefore|[Ff]inally)(?:,|[ \t])[ \t]*)?[Tt]he answer is:[ \t]*"
 _STRICT_NUMBER = re.compile(
-    rf"^[ \t]*[Tt]he answer is:[ \t]*([-+]?\$?[-+]?(?:{_DIGITS}){_EXPONENT})[ \t]?%?\.?[ \t\r]*$",
+    rf"{_STATED}([-+]?\$?[-+]?(?:{_DIGITS}){_EXPONENT})[ \t]?%?\.?[ \t\r]*$",
     re.MULTILINE | re.ASCII,
 )
-_STRICT_TEXT = re.compile(r"^[ \t]*[Tt]he answer is:[ \t]*(\S[^\n]{0,200})$", re.MULTILINE)
+_STRICT_TEXT = re.compile(rf"{_STATED}(\S[^\n]{{0,200}})$", re.MULTILINE)
 _FLEXIBLE_NUMBER = re.compile(rf"(?:-?[$0-9.,]{{2,}}|-?[0-9]+){_EXPONENT}", re.ASCII)
 _BOX_TOKEN = re.compile(r"\\(?:boxed|fbox)\s*\{|\\(?:boxed|fbox)\s+(-?\d+(?:[.,]\d+)*|\w)|\\.|[{}]", re.DOTALL)
 
@@ -48,7 +49,7 @@ class AnswerForm(Protocol):
 
 @dataclass(frozen=True)
 class NumberAnswer:
-    """Answers that are one number; the first line that says `The answer is: N`, and nothing else, counts."""
+    """Answers that are one number; the first line counts that says `The answer is: N`, at most after a `So` or so."""
 
     instruction: str = 'End with a line that says "The answer is: " and the number.'
 

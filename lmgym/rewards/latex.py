@@ -9,6 +9,7 @@ MAX_CHARACTERS = 500
 
 _FORMULA = re.compile(r"\$([^$]{1,200})\$")
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(?=\{)")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _LINE_BREAK_OR_SPACE = re.compile(r"(\\\\)|\\[ ,;:!]|\\q?quad(?![a-zA-Z])|~|\s+")
 _SIZE = re.compile(r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle)(?![a-zA-Z])")
 _LONG_UNIT = (
@@ -22,7 +23,14 @@ _TEXT_UNIT = re.compile(
     rf"\{{(?:square|sq\.?|cubic|cu\.?)?{_UNIT}(?:(?:per|/){_UNIT})?\.?\}}(?:\^\{{?[23]\}}?)?\.?$"
 )
 _PLAIN_UNIT = re.compile(rf"(?<=\d){_LONG_UNIT}$")
-_COUNTED = re.compile(r"(?<=[\d})])\s*\\(?:text|mbox|textrm)\{[a-zA-Z\s]{2,40}\.?\}$")
+_COUNTED = re.compile(r"(?<=[\d})])(?:\\[ ,;:]|~|\s)*\\(?:text|mbox|textrm)\{([a-zA-Z\s]{2,40})\.?\}\.?$")
+_OTHER_THAN_COUNTED = re.compile(
+    r"\b(?:is|are|was|were|be|no|not|never|none|nor|cannot|wrong|incorrect|false|error|doubt|except|maybe|undefined"
+    r"|or|and|but|if|to|than|the|more|less|fewer|at|most|least|about|over|under|negative|plus|minus|times|squared|cubed"
+    r"|mod|modulo|base|pi|remainder|am|pm|st|nd|rd|th|half|thirds?|quarters?|tenths?|hundredths?|thousandths?|dozen"
+    r"|hundred|thousand|million|billion)\b"
+)
+MOST_COUNTED_WORDS = 3
 _TEXT = re.compile(r"\\(?:text|mbox|mathrm|textnormal|textrm|textbf|textit|mathbf|operatorname)\{([^{}]*)\}")
 _WORD = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{3,}")
 _LIST = re.compile(r"[(\[]|\\\{|,\s")
@@ -44,9 +52,21 @@ def is_same_latex(answer: str, given: str) -> bool:
     if max(len(answer), len(given)) > MAX_CHARACTERS:
         return answer.strip() == given.strip()
     commas_separate = bool(_LIST.search(answer) or _LIST.search(given))
-    value = normalise_latex(given, commas_separate)
-    # A right answer may name what it counts: 24 is as right as 24\text{ ways}.
-    return any(_is_same(normalise_latex(right, commas_separate), value) for right in (answer, _COUNTED.sub("", answer)))
+    # Either may name what it counts, 24 or 24\text{ ways}; where both do, it must be the same.
+    pairs = ((answer, given), (_without_count(answer), given), (answer, _without_count(given)))
+    return any(
+        _is_same(normalise_latex(left, commas_separate), normalise_latex(right, commas_separate))
+        for left, right in pairs
+    )
+
+
+def _without_count(text: str) -> str:
+    r"""Leaves out a final `\text{...}` of at most three words, if none of them denies the number or changes it."""
+    text = text.strip().strip("$").rstrip()
+    match = _COUNTED.search(text)
+    if match is None or len(match[1].split()) > MOST_COUNTED_WORDS or _OTHER_THAN_COUNTED.search(match[1].lower()):
+        return text
+    return text[: match.start()]
 
 
 def _is_same(left: str, right: str) -> bool:
@@ -59,6 +79,7 @@ def _is_same(left: str, right: str) -> bool:
 def normalise_latex(text: str, commas_separate: bool = False) -> str:
     """Rewrites an answer so that spellings of the same thing become equal; commas are of thousands or separate."""
     text = text.strip().strip("$").replace("\\$", "").replace("\\%", "").replace("%", "").rstrip(". ")
+    text = _without_outer_braces(text)
     text = _SPACED_THOUSANDS.sub("", text)
     if not commas_separate:
         text = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
@@ -73,7 +94,24 @@ def normalise_latex(text: str, commas_separate: bool = False) -> str:
     text = _BARE_FRACTION.sub(lambda match: f"\\frac{{{match[1] or match[2]}}}{{{match[3] or match[4]}}}", text)
     text = _SLASH_FRACTION.sub(r"\\frac{\1}{\2}", text)
     text = _POINT_WITHOUT_ZERO.sub("0.", text)
-    return _NAME_EQUALS.sub("", text)
+    return _without_outer_braces(_NAME_EQUALS.sub("", text))
+
+
+def _without_outer_braces(text: str) -> str:
+    """Takes away braces that enclose the whole, such as a box leaves behind."""
+    while text.startswith("{") and _end_of_group(text) == len(text) - 1:
+        text = text[1:-1]
+    return text
+
+
+def _end_of_group(text: str) -> int:
+    """Where the brace closes that a text begins with, or -1."""
+    depth = 0
+    for match in _BRACE.finditer(text):
+        depth += (match[0] == "{") - (match[0] == "}")
+        if depth == 0:
+            return match.start()
+    return -1
 
 
 def last_formula(text: str) -> str | None:

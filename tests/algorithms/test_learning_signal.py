@@ -11,12 +11,11 @@ from lmgym.algorithms.learning_signal import without_signal
 from lmgym.types import Episode
 
 
-def episode(reward: float, *, group: int = 0, cut: bool = False, parsed: bool | None = None) -> Episode:
+def episode(reward: float, *, group: int = 0, cut: bool = False, **graded: bool) -> Episode:
     made = make_episode(Turn([1], [2], [1], reward), group=group)
     last = made.steps[-1]
     action = replace(last.action, finish_reason="length" if cut else "stop")
-    info = {} if parsed is None else {"parsed": parsed}
-    return replace(made, steps=(replace(last, action=action, info=info),))
+    return replace(made, steps=(replace(last, action=action, info=dict(graded)),))
 
 
 @pytest.mark.parametrize(
@@ -29,6 +28,10 @@ def episode(reward: float, *, group: int = 0, cut: bool = False, parsed: bool | 
         ([episode(0.0, parsed=False)] * 3 + [episode(0.0, parsed=True)], ["all 4 rewards are 0", "75% no answer"]),
         ([episode(1.0)] * 4, ["all 4 rewards are 1", "harder"]),
         ([episode(1.0, cut=True)] * 4, ["all 4 rewards are 1", "harder"]),
+        ([episode(0.1)] * 4, ["all 4 rewards are 0.1", "now and then"]),
+        ([episode(0.1, cut=True)] * 4, ["all 4 rewards are 0.1", "100% were cut off"]),
+        ([episode(0.5, correct=True)] * 2 + [episode(0.5, correct=False)] * 2, ["all 4 rewards are 0.5", "harder"]),
+        ([episode(1.0, correct=True)] + [episode(1.0, correct=False)] * 2, ["all 3 rewards are 1", "now and then"]),
         ([episode(0.0)] * 2 + [episode(1.0, group=1)] * 2, ["within each group", "--group_size"]),
         ([episode(0.0)] * 2, ["all 2 rewards are 0", "now and then"]),
     ],

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import random
+import re
 import threading
+import warnings
 
 import gymnasium
+import numpy as np
 import pytest
+import torch
 
 from lmgym.envs.env import Env, Response
 from lmgym.envs.math_env import MathEnv
@@ -214,6 +219,94 @@ def test_what_cannot_be_copied_is_named_and_may_be_shared():
 
     env = Shared(PROBLEMS)
     assert env.clone().tools is env.tools
+
+
+class Deck:
+    """Something of an author's that holds a random source."""
+
+    def __init__(self, source: random.Random) -> None:
+        self.source = source
+
+
+class Drawing(Countdown):
+    """Draws from every kind of random source that an author may have made."""
+
+    def __init__(self) -> None:
+        super().__init__(PROBLEMS)
+        self.rng = random.Random(0)
+        self.generator = np.random.default_rng(0)
+        self.state_of_old = np.random.RandomState(0)
+        self.another_old = np.random.RandomState(np.random.PCG64(0))
+        self.torch_generator = torch.Generator().manual_seed(0)
+        self.decks = {"own": Deck(random.Random(0)), "same": Deck(self.rng)}
+
+    def opening(self, problem: Problem) -> str:
+        assert self.decks["same"].source is self.rng
+        drawn = (
+            self.rng.random(),
+            self.generator.random(),
+            self.state_of_old.normal(),
+            self.another_old.random(),
+            torch.rand(1, generator=self.torch_generator).item(),
+            self.decks["own"].source.random(),
+        )
+        return " ".join(map(str, drawn))
+
+
+def test_random_sources_of_an_author_are_a_stream_per_episode_that_its_seed_decides():
+    envs = VectorEnv(Drawing())
+
+    def openings(seed: int) -> list[list[str]]:
+        return [state.messages[0]["content"].split() for state in envs.reset([0, 1], 3, seed)]
+
+    first, other, again = openings(0), openings(1), openings(0)
+    assert first == again
+    for drawn in zip(*first, *other, strict=True):
+        assert len(set(drawn)) == 12
+    assert len({number for drawn in first for number in drawn}) == 6 * 6  # no two sources draw the same
+
+
+def test_a_seed_decides_the_sources_of_an_environment_and_of_its_clone_alike():
+    env = Drawing()
+    seeded = [one.reset(seed=5, options={"index": 0})[0].messages[0]["content"].split() for one in (env, env.clone())]
+    assert seeded[0][:5] == seeded[1][:5]
+    going_on = env.reset(options={"index": 0})[0].messages[0]["content"].split()
+    assert not set(going_on) & set(seeded[0])
+
+
+def test_a_shared_random_source_is_left_as_it_is():
+    class Sharing(Drawing):
+        shared_attributes = (*Countdown.shared_attributes, "generator")
+        opening = Countdown.opening
+
+    env = Sharing()
+    twin = env.clone()
+    before = env.generator.bit_generator.state
+    twin.reset(seed=3)
+    assert twin.generator is env.generator
+    assert env.generator.bit_generator.state == before
+
+
+@pytest.mark.parametrize(
+    "large", [{str(i): [i] for i in range(20_000)}, np.zeros(200_000), torch.zeros(400_000), [0] * 200_000]
+)
+def test_an_attribute_that_is_large_to_copy_is_named_once(large):
+    class Large(Countdown):
+        def __init__(self) -> None:
+            super().__init__(PROBLEMS)
+            self.small = {str(i): i for i in range(100)}
+            self.words = large
+
+    class Sharing(Large):
+        shared_attributes = (*Countdown.shared_attributes, "words")
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        VectorEnv(Large()).reset([0, 1, 2])
+        VectorEnv(Sharing()).reset([0, 1, 2])
+    assert len(caught) == 1
+    said = r"Large copies its attribute 'words', \d MB, for every episode; name it in shared_attributes"
+    assert re.search(said, str(caught[0].message))
 
 
 def test_an_environment_of_numbers_is_refused():

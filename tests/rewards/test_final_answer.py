@@ -27,7 +27,14 @@ NUMBER, BOXED = NumberAnswer(), BoxedAnswer()
         ("The answer is: $1,234.50.", "$1,234.50"),
         ("  the answer is: 1,234,567", "1,234,567"),
         ("The answer is: 2.0107e-06", "2.0107e-06"),
-        ("So the answer is: 18", None),
+        ("So the answer is: 18", "18"),
+        ("Therefore, the answer is: 18", "18"),
+        ("Thus the answer is: 18", "18"),
+        ("  hence,the answer is: 18.", "18"),
+        ("Sothe answer is: 18", None),
+        ("So I doubt that the answer is: 18", None),
+        ("So, therefore, the answer is: 18", None),
+        ("Not so, the answer is: 18", None),
         ("I do not think the answer is: 18", None),
         ("The answer is: 1,2,3,4", None),
         ("The answer is: 12,34", None),
@@ -162,6 +169,10 @@ def test_lenient_of_boxed_falls_back_to_the_last_formula_and_number():
         ("60", r"60\text{ sq. units}"),
         ("9", r"9\text{ m}^3"),
         (r"\sqrt2", r"\sqrt{2}"),
+        ("12", r"12\text{ people}"),
+        ("24", r"24\text{ ways}"),
+        ("24", r"24\ \text{different seating ways}."),
+        (r"\frac{1}{2}", r"\frac12\text{ pizza}"),
         ("5.", "5"),
         (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}"),
     ],
@@ -176,7 +187,9 @@ def test_spellings_of_the_same_latex_are_equal(left, right):
     [("5", "6"), ("5", ""), (r"\frac{1}{2}", r"\frac{2}{1}"), ("(1,2)", "(2,1)"), ("1,2", "12"), ("x", "y"),
      ("2", "2x"), (r"2 \text{ or } 3", "23"), ("3", "3^2"), (r"\sqrt{2}", "2"), ("-5", "5"), ("1,234,5", "12345"),
      ("", ""), ("(12,102)", "12102"), ("(12,102)", "(12102)"), ("12, 102", "12102"), ("5", r"5\text{ is wrong}"),
-     ("5", r"5\text{ or more}"), ("3", r"3\text{ p.m.}"), (r"\text{A}", "a"), ("x", "X")],
+     ("5", r"5\text{ or more}"), ("5", r"5\text{ not}"), ("5", r"5\text{ people are wrong}"), ("5", r"5\text{th}"),
+     ("5", r"5\text{ thousand people}"), ("5", r"5\text{ people came to it}"), ("24", r"25\text{ ways}"),
+     ("3", r"3\text{ p.m.}"), (r"\text{A}", "a"), ("x", "X")],
 )  # fmt: skip
 def test_different_latex_is_different(left, right):
     assert not is_same_latex(left, right)
@@ -185,8 +198,23 @@ def test_different_latex_is_different(left, right):
 def test_a_right_answer_may_name_what_it_counts():
     for said in ("24", r"24\text{ ways}"):
         assert is_same_latex(r"24\text{ ways}", said)
-    for said in ("25", r"24\text{ is wrong}"):
+    for said in ("25", r"24\text{ is wrong}", r"24\text{ people}"):
         assert not is_same_latex(r"24\text{ ways}", said)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("5", r"\boxed{x=\boxed{5}}"),
+        ("5", r"\boxed{\boxed{5}}"),
+        ("x=5", r"\boxed{\boxed{x = 5}}"),
+        (r"\frac{1}{2}", r"\boxed{x=\boxed{\frac{1}{2}}}"),
+        (r"\{1,2\}", r"\boxed{\boxed{\{1,2\}}}"),
+    ],
+)
+def test_a_box_within_a_box_is_what_it_holds(answer, said):
+    assert grade(BOXED, answer, said).correct
+    assert not grade(BOXED, "7", said).correct
 
 
 def test_words_of_math_are_right_without_their_command():
