@@ -629,6 +629,15 @@ def test_lora_is_saved_as_an_adapter_that_can_be_evaluated(train, run, out):
     assert run("eval", "--model", out / "it", "--problems", 2).code == 0
 
 
+def test_the_reference_of_an_adapter_needs_no_memory_of_its_own_fresh_or_resumed(train, run, out):
+    flags = ["--lora", "--lora_rank", 4, "--kl_coeff", 0.1, "--save_every", 1, "--name", "it"]
+    outcomes = [train(*flags), run("train", "--resume", out / "it", "--iterations", 3)]
+    assert [outcome.code for outcome in outcomes] == [0, 0]
+    lines = [line for outcome in outcomes for line in outcome.out.splitlines() if line.startswith("memory: ")]
+    assert len(lines) == 2
+    assert not any("reference" in line for line in lines)
+
+
 def test_ctrl_c_saves_says_how_to_resume_and_resuming_finishes(run, out, model_folder):
     """A real process and a real signal, in the middle of a run far too long to end by itself."""
     environment = {**os.environ, "PYTHONPATH": str(Path(lmgym.__file__).parents[1]), "OMP_NUM_THREADS": "1"}

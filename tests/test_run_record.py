@@ -170,7 +170,7 @@ def test_settings_that_are_given_to_a_run_are_kept_beside_those_that_are_found(t
     assert (config["note"], config["model"], config["algorithm"]) == ("mine", "smollm2-135m", "reinforce")
 
 
-def test_a_second_run_in_the_same_folder_is_refused_and_resuming_keeps_the_first_model(tmp_path, model_folder):
+def test_a_second_run_in_the_same_folder_is_refused_until_it_is_resumed(tmp_path, model_folder):
     env = lmgym.make("arithmetic")
 
     def begin(model: str, iterations: int) -> Reinforce:
@@ -182,7 +182,7 @@ def test_a_second_run_in_the_same_folder_is_refused_and_resuming_keeps_the_first
     with pytest.raises(UserError, match="holds a run already"):
         begin(str(model_folder), 2).train()
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == files
-    resumed = begin(str(tmp_path / "run"), 2)
+    resumed = begin(str(model_folder), 2)
     resumed.run.resume(resumed)
     resumed.train()
     config = json.loads((tmp_path / "run" / "config.json").read_text())
