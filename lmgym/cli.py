@@ -126,6 +126,8 @@ def _eval(arguments: list[str]) -> None:
         ask_for_names(Path(model), saved, ("env", "policy", "shots"), arguments)
         trained = settings_from(RLConfig, saved)
         trained.policy.lora = False
+        if _value_of("--env", arguments) is not None:  # the rest of the run's task belongs to the run's environment
+            trained.task.env_options, trained.run.eval_env = {}, ""
         default = EvalSettings(replace(default.measure, eval_env=trained.run.eval_env), trained.task, trained.policy)
     run_evaluation(_parse_task(EvalSettings, arguments, "lmgym eval", default))
 

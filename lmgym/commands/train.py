@@ -134,7 +134,11 @@ def next_commands(algorithm: RLAlgorithm, folder: Path) -> list[list[str]]:
     model, env = saved.get("model") or PolicySettings().model, saved.get("env")
     own = [part for module in saved.get("imports", ()) for part in ("--import", module)]
     own += ["--reward", saved["reward"]] if saved.get("reward") else []
-    own += ["--env", env or "my_module:MyEnv"] if env is None or own or _is_a_place(env) else []
+    if env is None or own or _is_a_place(env):
+        own += ["--env", env or "my_module:MyEnv"]
+        own += ["--eval_env", saved["eval_env"]] if saved.get("eval_env") else []
+        options = [part for option in saved.get("env_options", {}).items() for part in option]
+        own += ["--env_options", *options] if options else []
     commands = [["lmgym", "eval", "--model", str(folder), "--base", model, *own]]
     if any(folder.glob("checkpoints/*")):
         budget = algorithm.config.token_budget
