@@ -59,8 +59,12 @@ def save_checkpoint(folder: Path, algorithm: RLAlgorithm) -> Path:
 
 
 def load_checkpoint(folder: Path, algorithm: RLAlgorithm) -> None:
-    """Brings an algorithm, whose model was loaded from the same checkpoint, to where that left off."""
+    """Brings an algorithm, built with the model that the run began with, to where the checkpoint left off.
+
+    What was copied from that model before, such as a reference that has not moved, stays as it is.
+    """
     state: dict[str, Any] = json.loads((folder / STATE).read_text())
+    algorithm.policy.model.load_weights(folder / "model")
     algorithm.iteration = state["iteration"]
     algorithm.learner.steps_done = state["optimizer_steps"]
     algorithm.policy.model.version = state["policy_version"]

@@ -93,11 +93,11 @@ def _resume(folder: Path, named: str | None, arguments: list[str]) -> None:
         raise UserError(f"{folder} is not a folder; give --resume the folder of a run.")
     saved = _saved_config(folder)
     name = algorithm_of(folder, saved, named)
-    unnamed = ask_for_names(folder, saved, ("env", "eval_env", "policy", "shots"), arguments)
+    ask_for_names(folder, saved, ("env", "eval_env", "policy", "shots"), arguments)
     config_class = find_algorithm(name).Config
     before = settings_from(config_class, saved)
     after = _parse_train(config_class, _without("--resume", arguments), "lmgym train --resume RUN", before)
-    resume(folder, name, before, after, unnamed)
+    resume(folder, name, saved, before, after)
 
 
 def _parse_train(config_class: Any, arguments: list[str], prog: str, default: Any = None) -> Any:
@@ -126,6 +126,8 @@ def _eval(arguments: list[str]) -> None:
         ask_for_names(Path(model), saved, ("env", "policy", "shots"), arguments)
         trained = settings_from(RLConfig, saved)
         trained.policy.lora = False
+        if _value_of("--env", arguments) is not None:  # the rest of the run's task belongs to the run's environment
+            trained.task.env_options, trained.run.eval_env = {}, ""
         default = EvalSettings(replace(default.measure, eval_env=trained.run.eval_env), trained.task, trained.policy)
     run_evaluation(_parse_task(EvalSettings, arguments, "lmgym eval", default))
 

@@ -7,7 +7,7 @@ import json
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +51,7 @@ class Run:
         with writing_to(folder, "--out"):
             folder.mkdir(parents=True, exist_ok=True)
             self.sinks = make_sinks(trackers, folder, self.config)
-            if self.config:
+            if self.config and not self._is_taken:
                 self._write_config(folder)
 
     @property
@@ -159,13 +159,21 @@ class Run:
                 save_checkpoint(self.folder / "checkpoints", algorithm)
 
     def resume(self, algorithm: RLAlgorithm) -> None:
-        """Takes up the newest checkpoint; what was written after it is done again, the same."""
-        assert self.folder is not None
-        saved = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
-        load_checkpoint(newest_checkpoint(self.folder), algorithm)
+        """Takes up the newest checkpoint; what was written after it is done again, the same.
+
+        The algorithm is built with the model that the run began with; settings that a run keeps are refused if they
+        are others than before, and what else has changed is kept in config.json.
+        """
+        from lmgym.run_changes import resumed_config
+        from lmgym.run_record import describe_run
+
+        if self.folder is None:
+            raise UserError("there is nothing to resume: give Run the folder of the run.")
+        checkpoint = newest_checkpoint(self.folder)
+        now = describe_run(algorithm) | {"track": self.trackers} | self.config
+        self.config = resumed_config(self.folder, now, asdict(algorithm.Config()), int(checkpoint.name))
+        load_checkpoint(checkpoint, algorithm)
         self._is_taken = False
-        # The model was loaded from a checkpoint, but the run began with another.
-        self.config = {name: saved[name] for name in ("model", "ref_model") if name in saved} | self.config
         reached = algorithm.iteration
         path = self.folder / "episodes.jsonl"
         kept = Buffer(algorithm.config.buffer_capacity)

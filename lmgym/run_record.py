@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lmgym.algorithms.registry import ALGORITHMS
+from lmgym.env_comparison import is_as_made
 from lmgym.env_options import spelled
 from lmgym.envs import DatasetFile, find, names, registrations
 from lmgym.envs.env import Env, MadeFrom
@@ -72,7 +73,7 @@ def _settings_of(env: Env, split: str) -> dict[str, Any]:
     module = find(name).factory.__module__ if name in names() else "lmgym"
     has_splits = name in names() and made_split != split
     is_lost = made_split != split and not has_splits and not isinstance(env, DatasetFile)
-    if place is None or None in texts.values() or module == "__main__" or is_lost:
+    if place is None or None in texts.values() or module == "__main__" or is_lost or not is_as_made(env, made_from):
         return unnamed
     imports = [] if module.split(".")[0] == "lmgym" else [module]
     env_name = f"{name}:{made_split}" if has_splits else name

@@ -431,6 +431,20 @@ def test_a_run_can_be_evaluated_with_other_options_than_it_was_trained_with(run,
     assert json.loads((tmp_path / "out.json").read_text())[str(finished)]["eval/problems"] == 3
 
 
+def test_a_run_evaluated_on_another_environment_leaves_the_rest_of_its_task_behind(run, finished, tmp_path):
+    copy = Path(shutil.copytree(finished, tmp_path / "copy"))
+    config = json.loads((copy / "config.json").read_text())
+    task = {"env": "word-problems", "env_options": {"difficulty": "2"}, "eval_env": "word-problems:train"}
+    (copy / "config.json").write_text(json.dumps(config | task))
+    outcome = run("eval", "--model", copy, "--problems", 2)
+    assert "environment: word-problems, split train, difficulty 2, 2 problems\n" in outcome.out
+    outcome = run("eval", "--model", copy, "--problems", 2, "--env", "arithmetic")
+    assert outcome.code == 0, outcome.err
+    assert "environment: arithmetic, split test, 2 problems\n" in outcome.out
+    outcome = run("eval", "--model", copy, "--problems", 2, "--env=arithmetic", "--env_options", "digits", 3)
+    assert "environment: arithmetic, split test, digits 3, 2 problems\n" in outcome.out
+
+
 def test_evaluating_a_run_on_what_it_was_trained_on_is_found(run, finished):
     rows = [json.loads(line) for line in (finished / "episodes.jsonl").read_text().splitlines()]
     data = finished.parent / "seen.jsonl"
@@ -604,7 +618,7 @@ def test_the_closing_hint_fits_the_task(train, run, finished, own, out):
     flags = ["--import", own, "--shots", 0, "--env_options", "letters", "abcdef"]
     shown = hints(train(*flags, "--name", "own", env="echo-of-a-module"))
     assert f"lmgym eval --model {out / 'own'} --base" in shown
-    assert f"--import {own} --env echo-of-a-module\n" in shown
+    assert f"--import {own} --env echo-of-a-module --env_options letters abcdef\n" in shown
     assert shown.count("lmgym train") == 0
 
 
@@ -660,6 +674,15 @@ def test_lora_is_saved_as_an_adapter_that_can_be_evaluated(train, run, out):
     assert outcome.code == 0, outcome.err
     assert (out / "it" / "model" / "adapter_config.json").is_file()
     assert run("eval", "--model", out / "it", "--problems", 2).code == 0
+
+
+def test_the_reference_of_an_adapter_needs_no_memory_of_its_own_fresh_or_resumed(train, run, out):
+    flags = ["--lora", "--lora_rank", 4, "--kl_coeff", 0.1, "--save_every", 1, "--name", "it"]
+    outcomes = [train(*flags), run("train", "--resume", out / "it", "--iterations", 3)]
+    assert [outcome.code for outcome in outcomes] == [0, 0]
+    lines = [line for outcome in outcomes for line in outcome.out.splitlines() if line.startswith("memory: ")]
+    assert len(lines) == 2
+    assert not any("reference" in line for line in lines)
 
 
 def test_ctrl_c_saves_says_how_to_resume_and_resuming_finishes(run, out, model_folder):

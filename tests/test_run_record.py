@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import gymnasium
 import pytest
@@ -16,10 +17,12 @@ from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
 from lmgym.cli import _parse_train, main
 from lmgym.commands.train import build, flat_settings
 from lmgym.env_options import literal, spelled
+from lmgym.envs import ArithmeticProblems
 from lmgym.errors import UserError
 from lmgym.learning.language_model import LanguageModel
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
 from lmgym.policies.policy_for import policy_for
+from lmgym.rewards.final_answer import BoxedAnswer
 from lmgym.rewards.steps import calculations_are_right, weighted
 from lmgym.run import Run
 from lmgym.run_record import describe_run
@@ -93,6 +96,60 @@ def test_a_reward_is_named_by_its_place_and_what_has_none_is_null():
         assert (described["env"], described["env_options"], described["reward"]) == (None, {}, "")
     other = describe_run(algorithm_on(lmgym.make("arithmetic"), eval_env=lmgym.make("arithmetic", "test", digits=3)))
     assert (other["env"], other["eval_env"]) == ("arithmetic", None)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"reward": shortness},
+        {"max_steps": 1},
+        {"stepwise": False},
+        {"answer_form": BoxedAnswer()},
+        {"step_reward": weighted((0.1, calculations_are_right))},
+        {"problems": ArithmeticProblems("train", seed=1)},
+        {"problems": [Problem(str(n), f"{n}?", str(n), f"The answer is: {n}") for n in range(4)]},
+    ],
+    ids=lambda edit: next(iter(edit)),
+)
+def test_an_environment_that_was_edited_after_it_was_made_has_no_name(edit):
+    env, test = lmgym.make("arithmetic"), lmgym.make("arithmetic", "test")
+    described = describe_run(algorithm_on(env, eval_env=test))
+    assert (described["env"], described["eval_env"]) == ("arithmetic", "")
+    vars(test).update(edit)
+    described = describe_run(algorithm_on(env, eval_env=test))
+    assert (described["env"], described["eval_env"]) == ("arithmetic", None)
+    vars(env).update(edit)
+    assert describe_run(algorithm_on(env, policy=policy_for(env, tiny_model(), shots=0)))["env"] is None
+
+
+class Game(lmgym.Env):
+    """Has attributes that episodes set, a closure, a method and something that cannot be compared."""
+
+    def __init__(self, factor: int = 2) -> None:
+        super().__init__(TRAIN)
+        self.turns, self.said, self.random = 0, [], random.Random(0)
+        self.scale, self.judge, self.lock = (lambda value: factor * value), self.respond, iter("abc")
+
+    def opening(self, problem: Problem) -> str:
+        self.turns, self.secret = 0, self.random.random()
+        self.said.clear()
+        return problem.prompt
+
+    def respond(self, state, text, ended):
+        self.turns += 1
+        self.said.append(text)
+        return lmgym.Response(terminated=True)
+
+
+def test_an_environment_that_was_only_played_keeps_its_name():
+    env = lmgym.make(f"{__name__}:Game", factor=3)
+    policy = policy_for(env, tiny_model(), shots=0, policy="chat")
+    for _ in range(2):
+        env.reset(seed=5)
+        env.step("a")
+    assert describe_run(algorithm_on(env, policy=policy))["env"] == f"{__name__}:Game"
+    env.scale = lmgym.make(f"{__name__}:Game", factor=4).scale
+    assert describe_run(algorithm_on(env, policy=policy))["env"] is None
 
 
 def test_a_policy_by_hand_is_said_to_be_one():
@@ -170,7 +227,7 @@ def test_settings_that_are_given_to_a_run_are_kept_beside_those_that_are_found(t
     assert (config["note"], config["model"], config["algorithm"]) == ("mine", "smollm2-135m", "reinforce")
 
 
-def test_a_second_run_in_the_same_folder_is_refused_and_resuming_keeps_the_first_model(tmp_path, model_folder):
+def test_a_second_run_in_the_same_folder_is_refused_until_it_is_resumed(tmp_path, model_folder):
     env = lmgym.make("arithmetic")
 
     def begin(model: str, iterations: int) -> Reinforce:
@@ -182,7 +239,7 @@ def test_a_second_run_in_the_same_folder_is_refused_and_resuming_keeps_the_first
     with pytest.raises(UserError, match="holds a run already"):
         begin(str(model_folder), 2).train()
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == files
-    resumed = begin(str(tmp_path / "run"), 2)
+    resumed = begin(str(model_folder), 2)
     resumed.run.resume(resumed)
     resumed.train()
     config = json.loads((tmp_path / "run" / "config.json").read_text())

@@ -6,7 +6,7 @@ import contextlib
 import shlex
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,18 +22,9 @@ from lmgym.errors import UserError
 from lmgym.evaluate import fingerprint
 from lmgym.policies.examples import few_shot_examples
 from lmgym.run import Run
-from lmgym.storage import write_text
+from lmgym.run_changes import UNNAMED
 from lmgym.tracking import check_trackers
 from lmgym.types import NOBODY
-
-UNNAMED = {
-    "env": "the environment was made by hand",
-    "eval_env": "the environment to evaluate on was made by hand",
-    "policy": "the policy is a class of its own",
-    "shots": "the worked examples were chosen by hand",
-}
-"""Why a run from Python may have null in its config.json, where the command line has to be told."""
-
 
 HARDER = {
     "arithmetic": ["--env", "word-problems"],
@@ -97,16 +88,11 @@ def train(algorithm_name: str, algorithm_class: type[RLAlgorithm], settings: Tra
 
 @contextlib.contextmanager
 def undone_by_a_mistake(folder: Path) -> Iterator[None]:
-    """Until the loop begins, a user's mistake leaves the folder as it was: not there, or with its old config."""
-    config = folder / "config.json"
-    before = config.read_text(encoding="utf-8") if config.is_file() else None
+    """Until the loop begins, a user's mistake leaves no folder of the new run."""
     try:
         yield
     except UserError:
-        if before is None:
-            shutil.rmtree(folder, ignore_errors=True)
-        else:
-            write_text(config, before)
+        shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
@@ -148,7 +134,11 @@ def next_commands(algorithm: RLAlgorithm, folder: Path) -> list[list[str]]:
     model, env = saved.get("model") or PolicySettings().model, saved.get("env")
     own = [part for module in saved.get("imports", ()) for part in ("--import", module)]
     own += ["--reward", saved["reward"]] if saved.get("reward") else []
-    own += ["--env", env or "my_module:MyEnv"] if env is None or own or _is_a_place(env) else []
+    if env is None or own or _is_a_place(env):
+        own += ["--env", env or "my_module:MyEnv"]
+        own += ["--eval_env", saved["eval_env"]] if saved.get("eval_env") else []
+        options = [part for option in saved.get("env_options", {}).items() for part in option]
+        own += ["--env_options", *options] if options else []
     commands = [["lmgym", "eval", "--model", str(folder), "--base", model, *own]]
     if any(folder.glob("checkpoints/*")):
         budget = algorithm.config.token_budget
@@ -169,7 +159,7 @@ def _is_a_place(env: str) -> bool:
 
 
 def build(
-    algorithm_class: type[RLAlgorithm], settings: TrainSettings, make_run: Any, model: str | None = None
+    algorithm_class: type[RLAlgorithm], settings: TrainSettings, make_run: Callable[[], Run]
 ) -> tuple[RLAlgorithm, MemoryEstimate]:
     """The algorithm with its environments, its policy and its reference if it asks for one; the memory it will need."""
     env = settings.task.make("train")
@@ -182,17 +172,15 @@ def build(
     if settings.run.ref_model and (teacher or not holds):
         reason = "--teacher is the reference" if teacher else "nothing is held to a reference: give --kl_coeff"
         raise UserError(f"--ref_model {settings.run.ref_model} would not be used, because {reason}.")
-    reference = (teacher or settings.run.ref_model or settings.policy.model) if teacher or holds else ""
-    memory = expected_memory(
-        env, examples, settings.policy, settings.algorithm, model or settings.policy.model, reference
-    )
-    policy = settings.policy.make(env, examples, model, settings.algorithm.seed)
+    named, model = teacher or settings.run.ref_model, settings.policy.model
+    reference = named or (model if holds else "")
+    memory = expected_memory(env, examples, settings.policy, settings.algorithm, model, reference)
+    policy = settings.policy.make(env, examples, seed=settings.algorithm.seed)
     policy.prompt_ids(env.reset(options={"index": 0})[0])  # a prompt that cannot be built is said before a run begins
-    # The policy's first weights are a reference already, unless it is resumed and has moved; LoRA has its base inside.
-    is_own = reference == settings.policy.model and not teacher and not settings.run.ref_model
+    # Where none is named, the algorithm takes the policy's first weights, or under LoRA its base.
     extra: dict[str, Any] = {}
-    if reference and not (is_own and (model is None or policy.model.has_lora)):
-        extra["ref_policy"] = replace(settings.policy, lora=False).make(env, examples, reference)
+    if named:
+        extra["ref_policy"] = replace(settings.policy, lora=False).make(env, examples, named)
     return algorithm_class(policy, env, settings.algorithm, eval_env, make_run(), **extra), memory
 
 

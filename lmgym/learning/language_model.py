@@ -20,7 +20,7 @@ from lmgym.errors import UserError
 from lmgym.learning.allocator import keep_memory
 from lmgym.learning.attention import IMPLEMENTATION, PLAIN_IMPLEMENTATION, Reader, TrunkRecorder, unstretched_lengths
 from lmgym.learning.logit_transform import IDENTITY, LogitTransform
-from lmgym.learning.lora import LoraSettings, add_lora, is_adapter, load_adapter
+from lmgym.learning.lora import LoraSettings, add_lora, is_adapter, load_adapter, restore_adapter
 from lmgym.learning.model_check import check_model
 from lmgym.learning.precision import bfloat16_is_faster, make_bfloat16_safe
 from lmgym.quiet import quiet_transformers
@@ -241,6 +241,24 @@ class LanguageModel:
             else:
                 self.network.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
+
+    def load_weights(self, folder: Path) -> None:
+        """Takes over the weights that `save` wrote, of the whole model or of the adapter that learns."""
+        if is_adapter(folder) != self.has_lora:
+            kinds = ("a whole model", "a LoRA adapter")
+            raise UserError(
+                f"{folder} holds {kinds[not self.has_lora]}, and {self.name} was loaded as {kinds[self.has_lora]}: "
+                "load the model as it was when this was saved."
+            )
+        with quiet_transformers(), _loading(str(folder)):
+            if self.has_lora:
+                restore_adapter(self.network, folder)
+                return
+            saved = copy.copy(self)
+            saved.network = _load_network(folder)
+        if not self.has_shape_of(saved):
+            raise UserError(f"{folder} has weights of other shapes than {self.name}: load the model it was saved from.")
+        self.refresh(saved)
 
 
 def _load_network(folder: Path) -> PreTrainedModel:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from lmgym.assets import model_folder
@@ -15,6 +16,7 @@ from lmgym.errors import UserError
 
 REFERENCE = "reference"
 ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,15 @@ def load_adapter(folder: Path) -> Any:
     adapted = peft.PeftModel.from_pretrained(network, str(folder), is_trainable=True)
     _name_base(adapted, base)
     return adapted
+
+
+def restore_adapter(network: Any, folder: Path) -> None:
+    """Reads the saved weights of the adapter that learns into a network that has one of the same shape."""
+    peft = _import_peft()
+    rank, here = adapter_rank(folder), network.peft_config["default"].r
+    if rank != here:
+        raise UserError(f"the adapter in {folder} has rank {rank}, and the one to go on with has rank {here}.")
+    peft.set_peft_model_state_dict(network, load_file(folder / ADAPTER_WEIGHTS), adapter_name="default")
 
 
 def is_adapter(folder: Path) -> bool:

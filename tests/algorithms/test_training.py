@@ -279,21 +279,19 @@ class Stopping(ChatPolicy):
         return super().next_actions(states, temperature)
 
 
-def begin(folder: Path, model_folder: Path, lora: bool, model: Path | None = None, **given) -> RLAlgorithm:
-    """Everything built anew, as a fresh process would."""
-    settings = LoraSettings(rank=4, alpha=8) if lora and model is None else None
-    loaded = LanguageModel.load(str(model or model_folder), dtype="float32", lora=settings)
-    ref_policy = chat(LanguageModel.load(str(model_folder), dtype="float32")) if model and not lora else None
+def begin(folder: Path, model_folder: Path, lora: bool, **given) -> RLAlgorithm:
+    """Everything built anew, as a fresh process would, from the model that the run began with."""
+    settings = LoraSettings(rank=4, alpha=8) if lora else None
+    loaded = LanguageModel.load(str(model_folder), dtype="float32", lora=settings)
     kind = find_algorithm(given.pop("algorithm", "reinforce-stable"))
     chosen = {"iterations": 4, "problems_per_iteration": 2, "group_size": 4, "eval_problems": 4, "evaluate_every": 2}
     chosen |= {"schedule": "cosine", "warmup_steps": 1, "learning_rate": 1e-2, "save_every": 1}
-    extra = {}
     if issubclass(kind, WithReference):
-        chosen["kl_coeff"], extra["ref_policy"] = 0.1, ref_policy
-    run = Remembering(folder, {"model": str(model_folder)})
+        chosen["kl_coeff"] = 0.1
+    run = Remembering(folder)
     envs = Uneven(TRAIN), Uneven(TEST)
     settings = config(kind.Config, **{**chosen, **given})
-    return kind(chat(loaded, Stopping), envs[0], settings, envs[1], run, **extra)
+    return kind(chat(loaded, Stopping), envs[0], settings, envs[1], run)
 
 
 def read_metrics(folder: Path) -> list[dict[str, float]]:
@@ -330,7 +328,7 @@ def test_a_run_interrupted_and_taken_up_equals_one_that_was_not(tmp_path, model_
     assert json.loads((checkpoint / "state.json").read_text())["iteration"] == done
     written = [episode.iteration for episode in read_episodes(tmp_path / "broken" / "episodes.jsonl")]
     assert 0 < written.count(done) < 8
-    resumed = begin(tmp_path / "broken", model_folder, lora, checkpoint, **given)
+    resumed = begin(tmp_path / "broken", model_folder, lora, **given)
     resumed.run.resume(resumed)
     resumed.train()
 
@@ -361,7 +359,7 @@ def test_a_resumed_run_with_another_number_of_iterations_keeps_its_learning_rate
     given = {"schedule": schedule, "warmup_steps": warmup, "updates_per_iteration": 2, "evaluate_every": 0}
     begin(tmp_path, model_folder, lora=False, **given).train()
     for until in (iterations, iterations + 2):  # and once more: the second bend begins at the first
-        again = begin(tmp_path, model_folder, False, newest_checkpoint(tmp_path), **given, iterations=until)
+        again = begin(tmp_path, model_folder, lora=False, **given, iterations=until)
         again.run.resume(again)
         again.train()
     rates = [row["learning_rate"] for row in read_metrics(tmp_path) if "learning_rate" in row]
@@ -386,7 +384,7 @@ def test_another_learning_rate_begins_a_schedule_of_its_own(tmp_path, model_fold
 
 def test_resumed_with_the_same_iterations_the_schedule_stays(tmp_path, model_folder):
     begin(tmp_path, model_folder, lora=False, iterations=2).train()
-    again = begin(tmp_path, model_folder, False, newest_checkpoint(tmp_path), iterations=2)
+    again = begin(tmp_path, model_folder, lora=False, iterations=2)
     again.run.resume(again)
     assert "schedule_step" not in again.memory
 
@@ -418,7 +416,7 @@ def test_ctrl_c_while_learning_finishes_the_update_and_loses_none_of_its_numbers
     with pytest.raises(KeyboardInterrupt):
         broken.train()
     assert broken.iteration == 2
-    resumed = begin(tmp_path, model_folder, False, newest_checkpoint(tmp_path))
+    resumed = begin(tmp_path, model_folder, lora=False)
     resumed.run.resume(resumed)
     assert resumed.iteration == 2
     resumed.train()
