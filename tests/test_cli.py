@@ -19,10 +19,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import lmgym
 from lmgym.algorithms.registry import ALGORITHMS, find_algorithm
 from lmgym.cli import main
-from lmgym.commands.evaluate import EvalSettings, trained_problems
+from lmgym.commands.evaluate import EvalSettings
 from lmgym.commands.flag_names import USUAL_NAMES, flag_names
 from lmgym.commands.train import TrainSettings
 from lmgym.envs import registry
+from lmgym.trained_problems import trained_problems
 
 TINY = ["--iterations", "2", "--problems_per_iteration", "2", "--group_size", "2", "--max_tokens", "8", "--shots", "1"]
 TINY += ["--eval_problems", "4", "--dtype", "float32", "--env_options", "max_steps", "2"]

@@ -6,23 +6,18 @@ import json
 import textwrap
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from lmgym.assets import KNOWN_MODELS
-from lmgym.buffer import read_episodes
 from lmgym.commands.settings import PolicySettings, TaskSettings
 from lmgym.console import comparison_table, difference_line, messages, results
 from lmgym.envs import DatasetFile, Env
 from lmgym.envs.env import MadeFrom
 from lmgym.errors import UserError
-from lmgym.evaluate import Evaluation, Fingerprint, evaluate, fingerprint, held_out_indices
+from lmgym.evaluate import Evaluation, evaluate, held_out_indices
 from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
 from lmgym.policies.llm_policy import LLMPolicy
 from lmgym.storage import write_text, writing_to
-
-RUN_FILES = ("episodes.jsonl", "metrics.jsonl")
-"""A folder with one of these is that of a run."""
+from lmgym.trained_problems import trained_problems
 
 
 @dataclass
@@ -114,43 +109,3 @@ def _what_is_evaluated(env: Env, policy: LLMPolicy, problems: int, measure: Meas
         f"policy: {kind}, {len(policy.examples)} worked examples, {policy.max_tokens} tokens per action, {way}, "
         f"system prompt “{prompt}”"
     )
-
-
-def trained_problems(model: str) -> set[Fingerprint]:
-    """The problems a model was trained on, where it is a run of ours or a folder inside one.
-
-    Those of the runs that it began from count too, and so do those of the buffers that were loaded; what is no longer
-    there does not.
-    """
-    trained: set[Fingerprint] = set()
-    read: set[Path] = set()
-    folder = _run_of(model)
-    while folder is not None and folder not in read:
-        read.add(folder)
-        config = _config_of(folder)
-        buffers = [folder / "episodes.jsonl"]
-        if loaded := config.get("load_buffer_from_cache_at_start"):
-            buffers.append(Path(loaded).expanduser())
-        for buffer in filter(Path.is_file, buffers):
-            trained |= {fingerprint(episode.problem) for episode in read_episodes(buffer)}
-        folder = _run_of(config.get("model", ""))
-    return trained
-
-
-def _run_of(model: str) -> Path | None:
-    """The folder of the run that a path is or is inside of."""
-    path = Path(model).expanduser()
-    if not model or model in KNOWN_MODELS or not path.exists():
-        return None
-    path = path.resolve()
-    folders = (path, *path.parents[:3])
-    return next((one for one in folders for name in RUN_FILES if (one / name).is_file()), None)
-
-
-def _config_of(folder: Path) -> dict[str, Any]:
-    """What a run was told, or nothing where that cannot be read."""
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return config if isinstance(config, dict) else {}

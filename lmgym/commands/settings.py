@@ -51,7 +51,7 @@ class PolicySettings:
     """A name from `lmgym models`, a hub id, a Hugging Face folder, a GGUF file, or a run of lmgym."""
     policy: Literal["stepwise", "chat"] = "stepwise"
     """stepwise: one line of the solution is one action; chat: the whole answer is."""
-    shots: int = 3
+    shots: int = 8
     """Worked examples in the prompt, from the training split."""
     system_prompt: str | None = None
     """A text file, the name of a prompt that ships with lmgym, or text:… with the prompt itself; by default the one

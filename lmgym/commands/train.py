@@ -24,6 +24,7 @@ from lmgym.policies.examples import few_shot_examples
 from lmgym.run import Run
 from lmgym.run_changes import UNNAMED
 from lmgym.tracking import check_trackers
+from lmgym.trained_problems import trained_problems
 from lmgym.types import NOBODY
 
 HARDER = {
@@ -181,7 +182,9 @@ def build(
     extra: dict[str, Any] = {}
     if named:
         extra["ref_policy"] = replace(settings.policy, lora=False).make(env, examples, named)
-    return algorithm_class(policy, env, settings.algorithm, eval_env, make_run(), **extra), memory
+    algorithm = algorithm_class(policy, env, settings.algorithm, eval_env, make_run(), **extra)
+    algorithm.trained_on |= trained_problems(model)
+    return algorithm, memory
 
 
 def fill_buffer(algorithm: RLAlgorithm, given: str) -> None:

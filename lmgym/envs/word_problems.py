@@ -52,7 +52,7 @@ class WordProblemsEnv(MathEnv):
         seed: int = 0,
         min_operations: int = 1,
         max_operations: int = 1,
-        difficulty: int = 1,
+        difficulty: int = 2,
         stepwise: bool = True,
         max_steps: int | None = None,
         reward: Reward | None = None,
@@ -73,7 +73,7 @@ class WordProblems(ProceduralProblems):
         seed: int = 0,
         min_operations: int = 1,
         max_operations: int = 1,
-        difficulty: int = 1,
+        difficulty: int = 2,
     ) -> None:
         super().__init__("word-problems", split, seed)
         if not 1 <= min_operations <= max_operations <= MOST_OPERATIONS:

@@ -18,7 +18,7 @@ def policy_for(
     env: Env,
     model: LanguageModel | str,
     *,
-    shots: int = 3,
+    shots: int = 8,
     policy: Literal["stepwise", "chat"] = "stepwise",
     examples: Sequence[Problem] | None = None,
     system_prompt: str | None = None,
