@@ -159,11 +159,7 @@ class Run:
                 save_checkpoint(self.folder / "checkpoints", algorithm)
 
     def resume(self, algorithm: RLAlgorithm) -> None:
-        """Takes up the newest checkpoint; what was written after it is done again, the same.
-
-        The algorithm is built with the model that the run began with; settings that a run keeps are refused if they
-        are others than before, and what else has changed is kept in config.json.
-        """
+        """Takes up the newest checkpoint, in an algorithm built with the run's first model; the rest is done again."""
         from lmgym.run_changes import resumed_config
         from lmgym.run_record import describe_run
 

@@ -167,3 +167,17 @@ def test_a_run_from_the_command_line_is_resumed_from_python(tmp_path, model_fold
     assert (saved["iterations"], saved["out"], saved["name"]) == (2, str(tmp_path), "run")
     assert saved["system_prompt"] == "chat"
     assert saved["changed_on_resume"][0]["iterations"] == [1, 2]
+
+
+def test_weights_of_another_kind_or_shape_are_refused(tmp_path, model_folder):
+    whole, adapter = tiny_model(size=32), LanguageModel.load(str(model_folder), lora=LoraSettings(rank=2))
+    whole.save(tmp_path / "whole")
+    adapter.save(tmp_path / "adapter")
+    with pytest.raises(UserError, match=r"holds a whole model, but .* is an adapter here"):
+        adapter.load_weights(tmp_path / "whole")
+    with pytest.raises(UserError, match=r"holds an adapter, but .* is a whole model here"):
+        whole.load_weights(tmp_path / "adapter")
+    with pytest.raises(UserError, match="other shapes"):
+        tiny_model(size=64).load_weights(tmp_path / "whole")
+    with pytest.raises(UserError, match="rank 2, and the one to go on with has rank 4"):
+        LanguageModel.load(str(model_folder), lora=LoraSettings(rank=4)).load_weights(tmp_path / "adapter")

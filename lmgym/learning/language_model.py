@@ -245,20 +245,17 @@ class LanguageModel:
     def load_weights(self, folder: Path) -> None:
         """Takes over the weights that `save` wrote, of the whole model or of the adapter that learns."""
         if is_adapter(folder) != self.has_lora:
-            kinds = ("a whole model", "a LoRA adapter")
-            raise UserError(
-                f"{folder} holds {kinds[not self.has_lora]}, and {self.name} was loaded as {kinds[self.has_lora]}: "
-                "load the model as it was when this was saved."
-            )
+            saved, here = ("a whole model", "an adapter")[:: 1 if self.has_lora else -1]
+            raise UserError(f"{folder} holds {saved}, but {self.name} is {here} here: load it as it was when saved.")
         with quiet_transformers(), _loading(str(folder)):
             if self.has_lora:
                 restore_adapter(self.network, folder)
                 return
-            saved = copy.copy(self)
-            saved.network = _load_network(folder)
-        if not self.has_shape_of(saved):
+            source = copy.copy(self)
+            source.network = _load_network(folder)
+        if not self.has_shape_of(source):
             raise UserError(f"{folder} has weights of other shapes than {self.name}: load the model it was saved from.")
-        self.refresh(saved)
+        self.refresh(source)
 
 
 def _load_network(folder: Path) -> PreTrainedModel:
