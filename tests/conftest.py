@@ -88,3 +88,8 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny_network().save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The clean machine first: it waits for pip most of the time, while another worker computes."""
+    items.sort(key=lambda item: item.path.name != "test_clean_machine.py")

@@ -613,7 +613,7 @@ def test_the_closing_hint_fits_the_task(train, run, finished, own, out):
         return outcome.out.split("What to try next:")[1]
 
     shown = hints(train("--name", "sums", "--save_every", 1))
-    assert f"lmgym train --resume {out / 'sums'} --iterations 4\n" in shown
+    assert f"lmgym train --resume {out / 'sums'} --iterations 4 --learning_rate 3e-05\n" in shown
     assert "lmgym train --env word-problems --model" in shown
     assert "gsm8k" not in shown
     flags = ["--import", own, "--shots", 0, "--env_options", "letters", "abcdef"]

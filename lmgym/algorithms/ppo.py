@@ -84,8 +84,9 @@ class PPOConfig(PolicyGradientConfig):
 class PPO(PolicyGradient):
     """Proximal policy optimisation (https://arxiv.org/abs/1707.06347).
 
-    A truncated episode is bootstrapped with the critic's value after its last token, which has not read what the
-    environment would have replied.
+    An episode that the environment truncated is bootstrapped with the critic's value after its last token, which has
+    not read what the environment would have replied. An answer that ran out of tokens is graded as it stands and counts
+    as terminated: with a reward for it, a value on top would have nothing to hold it down.
     """
 
     Config: ClassVar[type[RLConfig]] = PPOConfig

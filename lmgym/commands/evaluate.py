@@ -84,6 +84,7 @@ def run_evaluation(settings: EvalSettings) -> None:
             messages.print(
                 f"WARNING: CONTAMINATED: {name} was trained on {found[name].contaminated} of these problems.",
                 style="bold red",
+                soft_wrap=True,
             )
         del policy
     results.print(comparison_table(found))

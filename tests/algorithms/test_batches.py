@@ -47,15 +47,6 @@ def test_a_constant_average_divides_by_the_completion_limit(env, stepwise, limit
     assert algorithm.length_limit() == limit
 
 
-@pytest.mark.parametrize("name", ["reinforce", "ppo"])
-def test_an_answer_that_its_token_budget_cut_off_is_truncated_in_the_batch(name):
-    """The environment, told that the turn is over, calls it terminated."""
-    batch, _ = first_step(name, Vowel(TRAIN), problems_per_iteration=4, group_size=8)
-    cut_off = batch.mask.sum(dim=1) == 4
-    assert bool(cut_off.any())
-    assert torch.equal(batch.truncated, cut_off & (batch.tokens.gather(1, batch.lengths[:, None] - 1)[:, 0] != 2))
-
-
 def test_the_limit_reaches_every_loss():
     batch, update = first_step("rloo", Vowel(TRAIN), problems_per_iteration=4, group_size=16)
     assert batch.length_limit == 4

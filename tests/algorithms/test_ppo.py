@@ -5,14 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conftest import tiny_model
 from small_tasks import TRAIN, Remembering, Vowel, chat
 from tabular import SEQUENCES, bare, batch_of, critic_of, table
 
 from lmgym.algorithms.ppo import PPO, PPOConfig
 from lmgym.envs.env import Env, Response
 from lmgym.errors import UserError
-from lmgym.learning.language_model import LanguageModel
 from lmgym.types import State
 
 REWARDS = torch.rand(len(SEQUENCES), 2, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
@@ -45,14 +43,7 @@ def test_truncation_reaches_the_batch_from_the_environment():
             natural = int(state.problem.id) % 2 == 0
             return Response(0.0, reply="on", terminated=over and natural, truncated=over and not natural)
 
-    class Brief(LanguageModel):
-        """Every token ends the turn, so that no budget does."""
-
-        stop_ids = frozenset(range(104))
-
-    model = tiny_model(size=32)
-    model.__class__ = Brief
-    algorithm = PPO(chat(model), Endless(TRAIN), PPOConfig(**SMALL), None, Remembering())
+    algorithm = PPO(chat(), Endless(TRAIN), PPOConfig(**SMALL), None, Remembering())
     seen, prepare = [], algorithm.prepare
     algorithm.prepare = lambda batch: seen.append(batch) or prepare(batch)
     algorithm.train()

@@ -375,7 +375,7 @@ def test_another_learning_rate_begins_a_schedule_of_its_own(tmp_path, model_fold
     """Of a run that was finished there is nothing left to fall from."""
     begin(tmp_path, model_folder, lora=False, schedule="linear", iterations=4).train()
     given = {"schedule": "linear", "iterations": 8, "learning_rate": 4e-3}
-    again = begin(tmp_path, model_folder, False, newest_checkpoint(tmp_path), **given)
+    again = begin(tmp_path, model_folder, False, **given)
     again.run.resume(again)
     again.train()
     rates = [row["learning_rate"] for row in read_metrics(tmp_path) if "learning_rate" in row]
