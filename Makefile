@@ -1,4 +1,4 @@
-# `make train` runs the default recipe, `make test` lint, types and tests, `make sweep` the slow tests, `make bench` the speed beside other libraries.
+# `make train` runs the default recipe, `make test` lint, types and tests, `make bench` the speed beside other libraries.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 export GOMP_SPINCOUNT ?= 1000
 export KMP_BLOCKTIME ?= 1
 
-.PHONY: train test sweep bench lint types install clean
+.PHONY: train test bench lint types install clean
 
 train: $(VENV)/.installed
 	$(BIN)/lmgym train $(ARGS)
@@ -16,11 +16,7 @@ bench: $(VENV)/.installed
 
 # Two at a time, a file each: the one that makes a clean machine installs while the others compute.
 test: lint types
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
-
-# Every causal architecture of Transformers, built tiny: exact or refused.
-sweep: $(VENV)/.tested
-	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "slow or not slow"
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check .
