@@ -24,7 +24,8 @@ STEPWISE = Workload(shots=5, new_tokens=96, turns=6)
 ITERATION = Workload(new_tokens=128, learns=True)
 FEW_SHOT_ITERATION = Workload(problems=4, shots=5, new_tokens=128, learns=True)
 SMALL = Workload(problems=4, new_tokens=64, learns=True)
-DISTURBED = Workload(problems=4, new_tokens=48, learns=True)
+DISTURBED = Workload(problems=1, new_tokens=16)
+"""Small: threads that spin beside a busy process need minutes where others need seconds."""
 SPINNING = {"GOMP_SPINCOUNT": "300000", "KMP_BLOCKTIME": "200"}
 """How OpenMP's threads wait by default."""
 
