@@ -1,0 +1,54 @@
+"""What a busy process beside it costs torch, with OpenMP's own way of waiting and with the one that lmgym sets.
+
+python benchmarks/busy_process.py
+
+Thirty layers of 64 × 576 × 1536 products with small operations between them, ten times over, on two threads.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from lmgym.benchmark.comparison import busy_process
+from lmgym.commands.bench import SPINNING
+from lmgym.openmp import WAITING
+
+KERNEL = """
+import time, torch
+torch.set_num_threads(2)
+layers = [(torch.randn(1536, 576), torch.randn(576, 1536)) for _ in range(30)]
+def once():
+    x = torch.ones(64, 576)
+    for up, down in layers:
+        x = x + 0.01 * (torch.nn.functional.silu(x @ up.t()) @ down.t())
+        x = x / x.norm(dim=1, keepdim=True)
+once()
+start = time.perf_counter()
+for _ in range(10):
+    once()
+print(time.perf_counter() - start)
+"""
+
+
+def seconds(variables: dict[str, str]) -> float:
+    """The time of the kernel in a process of its own."""
+    command = [sys.executable, "-c", KERNEL]
+    done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def main(repeats: int = 2) -> None:
+    """Prints the times of both, taking turns, on the machine as it is and beside a busy process."""
+    ways = {"OpenMP's own waiting": SPINNING, "as lmgym sets it": WAITING}
+    lines = [[f"{seconds(way):.2f}" for way in ways.values()] for _ in range(repeats)]
+    with busy_process():
+        busy = [[f"{seconds(way):.2f}" for way in ways.values()] for _ in range(repeats)]
+    for place, name in enumerate(ways):
+        idle_times, busy_times = ([line[place] for line in found] for found in (lines, busy))
+        sys.stdout.write(f"{name}: idle {', '.join(idle_times)} s, beside a busy process {', '.join(busy_times)} s\n")
+
+
+if __name__ == "__main__":
+    main()
