@@ -34,9 +34,9 @@ SPINNING = {"GOMP_SPINCOUNT": "300000", "KMP_BLOCKTIME": "200"}
 class BenchSettings:
     """What to measure."""
 
-    sections: tuple[str, ...] = ("rollouts", "stepwise", "iteration", "busy", "growth")
-    """Any of rollouts (transformers generate, vLLM), stepwise (naive loop), iteration (TRL), busy (lmgym beside a busy
-    process), growth (lmgym alone)."""
+    sections: tuple[str, ...] = ("rollouts", "stepwise", "iteration", "growth")
+    """Any of rollouts (transformers generate, vLLM), stepwise (naive loop), iteration (TRL), growth (lmgym alone),
+    busy (lmgym beside a busy process, where threads that spin may take a quarter of an hour)."""
     repeats: int = 3
     """Runs that count; one more before them does not, but for TRL, whose runs take minutes."""
     peers: bool = True
