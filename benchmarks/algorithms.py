@@ -20,19 +20,20 @@ import tyro
 
 from lmgym.algorithms.registry import ALGORITHMS, find_algorithm
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
-from lmgym.assets import cache_dir
+from lmgym.assets.catalogue import cache_dir
+from lmgym.assets.storage import write_text
 from lmgym.commands.settings import PolicySettings, TaskSettings
 from lmgym.console import messages, results
 from lmgym.errors import UserError
-from lmgym.evaluate import Evaluation, evaluate, held_out_indices, play
+from lmgym.evaluation.contamination import held_out_indices
+from lmgym.evaluation.evaluation import Evaluation, evaluate, play
+from lmgym.evaluation.statistics import wilson
 from lmgym.learning.batch import Batch
-from lmgym.learning.language_model import LanguageModel
 from lmgym.losses import masked_mean
-from lmgym.plotting import new_figure
+from lmgym.models.loading import load_model
 from lmgym.policies.examples import few_shot_examples
-from lmgym.run import Run
-from lmgym.statistics import wilson
-from lmgym.storage import write_text
+from lmgym.runs.plotting import new_figure
+from lmgym.runs.run import Run
 
 TEACHER = "reinforce-stable"
 """Whose first seed the students of `distill` learn from; its tokens are not counted as theirs."""
@@ -162,7 +163,7 @@ def kl_moved(algorithm: RLAlgorithm) -> float:
     """How far the policy is from where it began: nats per token, on samples of its own."""
     test = TaskSettings().make("test")
     batch = Batch.from_episodes(play(algorithm.policy, test, KL_PROBLEMS, seed=algorithm.config.seed))
-    start = algorithm.learner.logprobs(LanguageModel.load(PolicySettings().model), batch)
+    start = algorithm.learner.logprobs(load_model(PolicySettings().model), batch)
     return masked_mean(batch.logprobs - start, batch.mask)
 
 

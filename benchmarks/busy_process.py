@@ -13,7 +13,7 @@ import sys
 
 from lmgym.benchmark.comparison import busy_process
 from lmgym.commands.bench import SPINNING
-from lmgym.openmp import WAITING
+from lmgym.models.openmp import WAITING
 
 KERNEL = """
 import time, torch

@@ -24,7 +24,7 @@ from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.llm_policy import LLMPolicy
 from lmgym.policies.policy_for import policy_for
 from lmgym.policies.system_prompts import load_system_prompt
-from lmgym.run import Run
+from lmgym.runs.run import Run
 
 LINE_TOKENS = 80
 """The longest line of a solution."""

@@ -14,8 +14,8 @@ import lmgym
 from lmgym.buffer import Buffer
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.learning.batch import Batch
-from lmgym.learning.language_model import LanguageModel
-from lmgym.learning.logprobs import TokenScorer, common_trunk
+from lmgym.models.loading import load_model
+from lmgym.models.token_scorer import TokenScorer, common_trunk
 from lmgym.policies.policy_for import policy_for
 
 
@@ -37,7 +37,7 @@ class Arguments:
 
 def main(arguments: Arguments) -> list[float]:
     env = lmgym.make("arithmetic")
-    model = LanguageModel.load(arguments.model)
+    model = load_model(arguments.model)
     policy = policy_for(env, model, shots=2, max_tokens=32)
     optimizer = torch.optim.AdamW(model.trainable().values(), lr=arguments.learning_rate, weight_decay=0.0)
     rewards = []

@@ -2,7 +2,7 @@
 
 from lmgym.envs import Env, MathEnv, Response, make, names, register, registrations
 from lmgym.errors import UserError
-from lmgym.openmp import limit_spinning
+from lmgym.models.openmp import limit_spinning
 from lmgym.types import END_OF_TURN, Action, Episode, Message, Problem, State, Step
 
 __version__ = "0.1.0"

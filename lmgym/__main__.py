@@ -1,5 +1,5 @@
 """`python -m lmgym` is the `lmgym` program."""
 
-from lmgym.cli import main
+from lmgym.commands.cli import main
 
 main()

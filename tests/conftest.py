@@ -20,7 +20,8 @@ from transformers import (
     Qwen3Config,
 )
 
-from lmgym.learning.language_model import LanguageModel
+from lmgym.models.language_model import LanguageModel
+from lmgym.models.loading import wrap_network
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|start|>{{ m['role'] }}\n{{ m['content'] }}<|stop|>\n{% endfor %}"
@@ -73,7 +74,7 @@ def tiny_network(architecture: str = "llama", seed: int = 0, size: int = 64, voc
 def tiny_model(architecture: str = "llama", seed: int = 0, size: int = 64, vocabulary: int = 104) -> LanguageModel:
     """A tiny language model, ready to act and to learn, in float32 on the CPU."""
     network = tiny_network(architecture, seed, size, vocabulary)
-    return LanguageModel.wrap(network, tiny_tokenizer(), torch.device("cpu"), torch.float32, f"tiny-{architecture}")
+    return wrap_network(network, tiny_tokenizer(), torch.device("cpu"), torch.float32, f"tiny-{architecture}")
 
 
 @pytest.fixture

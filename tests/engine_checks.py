@@ -13,7 +13,7 @@ from torch import Tensor
 from lmgym.engines.engine import GO_ON, Completion, Engine, Request, Verdict
 from lmgym.engines.row import Row
 from lmgym.engines.sampling import BLOCK, uniform_stream
-from lmgym.learning.language_model import LanguageModel
+from lmgym.models.language_model import LanguageModel
 
 FORCED = (7, 8, 9)
 

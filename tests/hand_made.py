@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmgym.learning.language_model import LanguageModel
+from lmgym.models.language_model import LanguageModel
 from lmgym.types import Action, Episode, Problem, State, Step
 
 

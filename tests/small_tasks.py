@@ -8,9 +8,9 @@ from conftest import tiny_model
 
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.envs.env import Env, Response
-from lmgym.learning.language_model import LanguageModel
+from lmgym.models.language_model import LanguageModel
 from lmgym.policies.chat_policy import ChatPolicy
-from lmgym.run import Run
+from lmgym.runs.run import Run
 from lmgym.types import Problem, State
 
 TRAIN = [Problem(str(index), f"Q{index}", "a") for index in range(8)]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmgym.assets import dataset_file
+from lmgym.assets.catalogue import dataset_file
 from lmgym.calculator import calculate, evaluate, format_number, open_expression
 
 numbers = st.integers(0, 999).map(lambda number: (str(number), Fraction(number))) | st.decimals(0, 99, places=2).map(

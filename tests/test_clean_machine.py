@@ -106,7 +106,7 @@ def test_an_extra_that_is_missing_is_named_and_alone_is_enough(machine, model_fo
     told = machine.run("lmgym", *wanted, "--name", f"without-{extra}", code=2, WANDB_MODE="offline")
     assert f"pip install 'lmgym[{extra}]'" in told
     layer = with_extra(machine, extra)
-    told = layer.run("python", "-m", "lmgym.cli", *wanted, "--name", f"with-{extra}", WANDB_MODE="offline")
+    told = layer.run("python", "-m", "lmgym.commands.cli", *wanted, "--name", f"with-{extra}", WANDB_MODE="offline")
     assert "The run is in" in told
 
 
@@ -124,14 +124,14 @@ def test_the_hub_extra_alone_is_enough(machine):
     (machine.folder / "rows.jsonl").write_text('{"question": "1+1?", "answer": "2"}\n')
     read = """
 import datasets, pathlib
-from lmgym import downloads
+from lmgym.assets import downloads
 downloads.hub_fault = lambda: None
 real = datasets.load_dataset
 datasets.load_dataset = lambda repository, configuration, split: real(repository, data_files="rows.jsonl", split=split)
 downloads.HubRows("json", None, {"train": "read.jsonl"}).fetch(pathlib.Path("."))
 """
     assert "pip install 'lmgym[hub]'" in machine.run(
-        "python", "-c", "from lmgym.downloads import *; HubRows('json', None, {}).fetch(Path('.'))", code=1
+        "python", "-c", "from lmgym.assets.downloads import *; HubRows('json', None, {}).fetch(Path('.'))", code=1
     )
     with_extra(machine, "hub").run("python", "-c", read)
     assert json.loads((machine.folder / "read.jsonl").read_text()) == {"question": "1+1?", "answer": "2", "idx": 0}

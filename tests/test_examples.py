@@ -51,7 +51,7 @@ def test_the_users_run_goes_on_and_is_evaluated_as_it_was_trained(tmp_path, mode
         --save_path {tmp_path / "run"}""".split(),
         cwd=tmp_path,
     )
-    program = [sys.executable, "-m", "lmgym.cli"]
+    program = [sys.executable, "-m", "lmgym.commands.cli"]
     resumed = subprocess.run(
         [*program, "train", "--resume", str(tmp_path / "run"), "--iterations", "2"],
         capture_output=True,
@@ -109,7 +109,7 @@ def test_step_wise_rewards(tmp_path, model_folder):
 
 
 def test_a_new_algorithm_by_its_name(tmp_path, model_folder):
-    command = [sys.executable, "-m", "lmgym.cli", "train", "examples.a_new_algorithm:LeaveOneOut"]
+    command = [sys.executable, "-m", "lmgym.commands.cli", "train", "examples.a_new_algorithm:LeaveOneOut"]
     command += f"--env arithmetic --model {model_folder} --iterations 1 --problems_per_iteration 2".split()
     command += f"--group_size 2 --eval_problems 2 --shots 1 --max_tokens 8 --out {tmp_path}".split()
     done = subprocess.run(command, capture_output=True, text=True, cwd=EXAMPLES.parent, check=False, timeout=300)
@@ -117,7 +117,7 @@ def test_a_new_algorithm_by_its_name(tmp_path, model_folder):
 
 
 def test_own_settings_metric_and_schedule(tmp_path, model_folder):
-    command = [sys.executable, "-m", "lmgym.cli", "train"]
+    command = [sys.executable, "-m", "lmgym.commands.cli", "train"]
     command += ["examples.own_settings_metric_and_schedule:HalvingReinforce"]
     command += (
         f"--env arithmetic --model {model_folder} --iterations 3 --problems_per_iteration 2 --halve_every 2".split()

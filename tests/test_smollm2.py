@@ -10,15 +10,15 @@ from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
 from lmgym.buffer import Buffer
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.learning.batch import Batch
-from lmgym.learning.language_model import LanguageModel
-from lmgym.learning.logprobs import TokenScorer, common_trunk
+from lmgym.models.loading import load_model
+from lmgym.models.token_scorer import TokenScorer, common_trunk
 from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
 
 
 @pytest.fixture(scope="module")
 def policy() -> FewShotLLMStepwiseMathPolicy:
-    model = LanguageModel.load("smollm2-135m", dtype="float32")
+    model = load_model("smollm2-135m", dtype="float32")
     return FewShotLLMStepwiseMathPolicy(model, few_shot_examples(lmgym.make("gsm8k"), 2), temperature=0.8)
 
 

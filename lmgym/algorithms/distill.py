@@ -16,7 +16,7 @@ from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
 from lmgym.learning.reference import check_tokenizer
 from lmgym.policies.llm_policy import LLMPolicy
-from lmgym.run import Run
+from lmgym.runs.run import Run
 
 
 @dataclass

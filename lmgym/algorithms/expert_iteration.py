@@ -11,10 +11,10 @@ from torch import Tensor
 from lmgym.advantages import best_of_group
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.imitation import Imitation, ImitationConfig
-from lmgym.checkpoint import Companion
 from lmgym.learning.batch import Batch
 from lmgym.learning.first_weights import FirstWeights
 from lmgym.learning.learner import LearnerSettings
+from lmgym.runs.checkpoint import Companion
 
 
 @dataclass

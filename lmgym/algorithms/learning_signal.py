@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lmgym.evaluate import is_correct
+from lmgym.evaluation.evaluation import is_correct
 from lmgym.types import Episode
 
 MOST = 0.5

@@ -13,7 +13,6 @@ from torch import Tensor
 from lmgym.advantages import NOTHING, generalised_advantages
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.policy_gradient import Normalisation, PolicyGradient, PolicyGradientConfig
-from lmgym.checkpoint import Companion
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
 from lmgym.learning.critic import Critic, make_value_head
@@ -27,6 +26,7 @@ from lmgym.losses import (
     sampler_weights,
     token_ratios,
 )
+from lmgym.runs.checkpoint import Companion
 
 
 @dataclass

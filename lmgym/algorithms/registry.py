@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lmgym.errors import UserError
-from lmgym.imports import import_named
-from lmgym.nearest import nearest
+from lmgym.lookup import import_named, nearest
 
 if TYPE_CHECKING:
     from lmgym.algorithms.rl_algorithm import RLAlgorithm

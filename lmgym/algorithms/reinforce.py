@@ -13,7 +13,7 @@ from lmgym.advantages import batch_baseline, discounted_returns, group_baseline
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.policy_gradient import PolicyGradient, PolicyGradientConfig
 from lmgym.errors import UserError
-from lmgym.evaluate import play
+from lmgym.evaluation.evaluation import play
 from lmgym.learning.batch import Batch
 
 RUNNING_DECAY = 0.9

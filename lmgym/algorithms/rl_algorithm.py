@@ -13,20 +13,21 @@ from torch import Tensor
 from lmgym.advantages import NOTHING
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.learning_signal import outcome_metrics, without_signal
+from lmgym.algorithms.problem_order import ENDLESS, fruitful_problems, shuffled_walk
 from lmgym.buffer import Buffer
-from lmgym.checkpoint import Companion
-from lmgym.curriculum import ENDLESS, fruitful_problems, shuffled_walk
 from lmgym.envs.env import Env
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.errors import UserError
-from lmgym.evaluate import Evaluation, Fingerprint, evaluate, fingerprint, held_out_indices, overlap
+from lmgym.evaluation.contamination import Fingerprint, fingerprint, held_out_indices, overlap
+from lmgym.evaluation.evaluation import Evaluation, evaluate
 from lmgym.learning.batch import Batch
 from lmgym.learning.learner import Learner, LearnerSettings, Update
 from lmgym.learning.schedules import learning_rate_factor
 from lmgym.losses import masked_max, masked_mean
 from lmgym.policies.llm_policy import LLMPolicy
 from lmgym.policies.policy import Policy
-from lmgym.run import Run, uninterrupted
+from lmgym.runs.checkpoint import Companion
+from lmgym.runs.run import Run, uninterrupted
 from lmgym.types import Episode, State
 
 

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.imitation import Imitation, ImitationConfig
-from lmgym.distribution import WHOLE
 from lmgym.learning.batch import Batch
 from lmgym.learning.learner import LearnerSettings
+from lmgym.models.distribution import WHOLE
 from lmgym.policies.demonstrator import Demonstrator
 
 

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
-from lmgym.checkpoint import Companion
 from lmgym.envs.env import Env
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
@@ -15,7 +14,8 @@ from lmgym.learning.learner import Update
 from lmgym.learning.reference import Reference, make_reference
 from lmgym.losses import kl_estimate, masked_mean
 from lmgym.policies.llm_policy import LLMPolicy
-from lmgym.run import Run
+from lmgym.runs.checkpoint import Companion
+from lmgym.runs.run import Run
 
 
 @dataclass

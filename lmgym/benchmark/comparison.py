@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lmgym.assets import model_folder
+from lmgym.assets.catalogue import model_folder
 from lmgym.benchmark.process import Contestant
 from lmgym.benchmark.workload import Workload
 

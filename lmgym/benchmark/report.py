@@ -6,7 +6,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from lmgym.plotting import new_figure
+from lmgym.runs.plotting import new_figure
 
 
 def table(report: dict[str, Any]) -> str:

@@ -10,14 +10,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lmgym.assets import cache_dir
+from lmgym.assets.catalogue import cache_dir
+from lmgym.assets.storage import write_text
 from lmgym.benchmark.comparison import THREADS, Result, Rival, compare
 from lmgym.benchmark.peers import TRL, VLLM, Peer
 from lmgym.benchmark.report import draw, table
 from lmgym.benchmark.workload import Workload
 from lmgym.console import messages, results
 from lmgym.errors import UserError
-from lmgym.storage import write_text
 
 ROLLOUTS = Workload(new_tokens=64)
 STEPWISE = Workload(shots=5, new_tokens=96, turns=6)

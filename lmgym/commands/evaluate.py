@@ -7,17 +7,19 @@ import textwrap
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from lmgym.assets.storage import write_text, writing_to
 from lmgym.commands.settings import PolicySettings, TaskSettings
-from lmgym.console import comparison_table, difference_line, messages, results
+from lmgym.console import messages, results
 from lmgym.envs import DatasetFile, Env
 from lmgym.envs.env import MadeFrom
 from lmgym.errors import UserError
-from lmgym.evaluate import Evaluation, evaluate, held_out_indices
+from lmgym.evaluation.contamination import held_out_indices
+from lmgym.evaluation.evaluation import Evaluation, evaluate
+from lmgym.evaluation.trained_problems import trained_problems
 from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
 from lmgym.policies.llm_policy import LLMPolicy
-from lmgym.storage import write_text, writing_to
-from lmgym.trained_problems import trained_problems
+from lmgym.runs.tables import comparison_table, difference_line
 
 
 @dataclass

@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from lmgym.errors import UserError
-from lmgym.nearest import nearest
+from lmgym.lookup import nearest
 
 USUAL_NAMES = {
     "base_model": "model",

@@ -10,7 +10,7 @@ from lmgym.envs.env import Env
 from lmgym.types import Problem
 
 if TYPE_CHECKING:
-    from lmgym.learning.memory_estimate import MemoryEstimate
+    from lmgym.commands.memory_estimate import MemoryEstimate
 
 LETTERS_PER_TOKEN = 3
 """Of English text and sums, for most tokenizers; the real one is not loaded yet."""
@@ -26,8 +26,8 @@ def expected_memory(
     env: Env, examples: Sequence[Problem], policy: PolicySettings, algorithm: object, model: str, reference: str
 ) -> MemoryEstimate:
     """The estimate for these settings, which are refused in one sentence if they cannot fit."""
-    from lmgym.learning.language_model import find_device, find_dtype
-    from lmgym.learning.memory_estimate import Workload, memory_report
+    from lmgym.commands.memory_estimate import Workload, memory_report
+    from lmgym.models.loading import find_device, find_dtype
 
     def setting(name: str, default: int = 0) -> int:
         return getattr(algorithm, name, default)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from lmgym.algorithms.registry import find_algorithm
-from lmgym.checkpoint import newest_checkpoint
 from lmgym.commands.train import TrainSettings, build, fill_buffer, flat_settings, report
 from lmgym.console import results
 from lmgym.errors import UserError
-from lmgym.run import Run
-from lmgym.run_changes import UNNAMED, changes, shown
-from lmgym.tracking import check_trackers
+from lmgym.runs.changes import UNNAMED, changes, shown
+from lmgym.runs.checkpoint import newest_checkpoint
+from lmgym.runs.run import Run
+from lmgym.runs.tracking import check_trackers
 
 
 def algorithm_of(folder: Path, saved: dict[str, Any], named: str | None) -> str:

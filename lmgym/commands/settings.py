@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from lmgym.env_options import literal
 from lmgym.envs import Env, make
+from lmgym.envs.options import literal
 from lmgym.errors import UserError
-from lmgym.imports import import_module
+from lmgym.lookup import import_module
 from lmgym.types import Problem
 
 
@@ -79,8 +79,8 @@ class PolicySettings:
 
     def make(self, env: Env, examples: Sequence[Problem], model: str | None = None, seed: int = 0) -> Any:
         """Loads the model, or another in its place, and makes a policy for `env`; an adapter begins from `seed`."""
-        from lmgym.learning.language_model import LanguageModel
-        from lmgym.learning.lora import LoraSettings
+        from lmgym.models.loading import load_model
+        from lmgym.models.lora import LoraSettings
         from lmgym.policies.policy_for import policy_for
         from lmgym.policies.system_prompts import load_system_prompt
 
@@ -90,7 +90,7 @@ class PolicySettings:
         lora = LoraSettings(self.lora_rank, self.lora_alpha, seed=seed) if self.lora and model is None else None
         return policy_for(
             env,
-            LanguageModel.load(model or self.model, device=self.device, dtype=self.dtype, lora=lora),
+            load_model(model or self.model, device=self.device, dtype=self.dtype, lora=lora),
             policy=self.policy,
             examples=examples,
             system_prompt=None if self.system_prompt is None else load_system_prompt(self.system_prompt),

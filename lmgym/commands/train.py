@@ -16,15 +16,16 @@ from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.buffer import read_episodes
 from lmgym.commands.memory import expected_memory
 from lmgym.commands.settings import PolicySettings, TaskSettings
-from lmgym.console import comparison_table, difference_line, results, show_answers
+from lmgym.console import results
 from lmgym.envs import names
 from lmgym.errors import UserError
-from lmgym.evaluate import fingerprint
+from lmgym.evaluation.contamination import fingerprint
+from lmgym.evaluation.trained_problems import trained_problems
 from lmgym.policies.examples import few_shot_examples
-from lmgym.run import Run
-from lmgym.run_changes import UNNAMED
-from lmgym.tracking import check_trackers
-from lmgym.trained_problems import trained_problems
+from lmgym.runs.changes import UNNAMED
+from lmgym.runs.run import Run
+from lmgym.runs.tables import comparison_table, difference_line, show_answers
+from lmgym.runs.tracking import check_trackers
 from lmgym.types import NOBODY
 
 HARDER = {
@@ -35,7 +36,7 @@ HARDER = {
 """After an environment that ships with lmgym, the flags of the next."""
 
 if TYPE_CHECKING:
-    from lmgym.learning.memory_estimate import MemoryEstimate
+    from lmgym.commands.memory_estimate import MemoryEstimate
 
 
 @dataclass

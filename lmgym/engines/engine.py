@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lmgym.distribution import WHOLE, Distribution
+from lmgym.models.distribution import WHOLE, Distribution
 from lmgym.types import FinishReason
 
 

@@ -9,7 +9,7 @@ import torch
 
 from lmgym.engines.engine import Completion, Request
 from lmgym.engines.row import Row
-from lmgym.learning.language_model import LanguageModel
+from lmgym.models.language_model import LanguageModel
 
 
 class LocalEngine(ABC):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lmgym.engines.local_engine import LocalEngine
 from lmgym.engines.row import Row, choose
-from lmgym.learning.language_model import LanguageModel
+from lmgym.models.language_model import LanguageModel
 
 
 class PlainEngine(LocalEngine):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lmgym.engines.engine import Completion, Request
 from lmgym.engines.sampling import choose_tokens, uniform_stream
-from lmgym.learning.language_model import LanguageModel
+from lmgym.models.language_model import LanguageModel
 
 
 @dataclass(eq=False)

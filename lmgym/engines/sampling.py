@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmgym.distribution import Distribution
+from lmgym.models.distribution import Distribution
 
 BLOCK = 128
 

@@ -8,7 +8,7 @@ from lmgym.envs.math import MATH
 from lmgym.envs.math_env import MathEnv
 from lmgym.envs.procedural import SPLITS
 from lmgym.envs.registry import Registration, find, make, names, register, registrations
-from lmgym.envs.word_problems import WordProblems, WordProblemsEnv
+from lmgym.envs.word_problems.problems import WordProblems, WordProblemsEnv
 
 register("arithmetic", ArithmeticEnv, "lmgym/Arithmetic-v0", splits=SPLITS)
 register("gsm8k", GSM8K, "lmgym/GSM8K-v0", splits=SPLITS)

@@ -35,7 +35,7 @@ class GSM8K(MathEnv):
 
 @lru_cache(maxsize=4)
 def _load(split: str, path: str | None, hold_out_validation: bool = False) -> Dataset:
-    from lmgym.assets import dataset_file
+    from lmgym.assets.catalogue import dataset_file
 
     if split == "validation" or (split == "train" and hold_out_validation):
         dataset = _load("train", path)

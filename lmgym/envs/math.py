@@ -47,7 +47,7 @@ class MATH(MathEnv):
 
 @lru_cache(maxsize=4)
 def _load(split: str, path: str | None, hold_out_validation: bool = False) -> tuple[Problem, ...]:
-    from lmgym.assets import dataset_file
+    from lmgym.assets.catalogue import dataset_file
 
     if split == "validation" or (split == "train" and hold_out_validation):
         rest, validation = held_out(_load("train", path))

@@ -12,8 +12,7 @@ import gymnasium
 
 from lmgym.envs.env import Env, MadeFrom
 from lmgym.errors import UserError
-from lmgym.imports import import_named
-from lmgym.nearest import nearest
+from lmgym.lookup import import_named, nearest
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lmgym.buffer import group_key
-from lmgym.learning.packing import shared_with_previous
+from lmgym.models.prefix_tree import shared_with_previous
 from lmgym.types import Episode
 
 

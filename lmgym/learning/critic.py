@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from lmgym.learning.batch import Batch
-from lmgym.learning.language_model import LanguageModel
 from lmgym.learning.learner import Learner, Loss
+from lmgym.models.language_model import LanguageModel
 
 MODEL = "network."
 HEAD = "value_head."

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lmgym.distribution import Distribution
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
-from lmgym.learning.language_model import LanguageModel
-from lmgym.learning.logprobs import TokenScorer, common_trunk
 from lmgym.learning.schedules import Schedule, learning_rate_factor
+from lmgym.models.distribution import Distribution
+from lmgym.models.language_model import LanguageModel
+from lmgym.models.token_scorer import TokenScorer, common_trunk
 
 Loss = Callable[[Tensor, Batch], Tensor]
 """From the learner's log-probabilities of a micro-batch, and the micro-batch, to its share of the loss.

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
-from lmgym.learning.language_model import LanguageModel
 from lmgym.learning.learner import Learner
-from lmgym.learning.lora import REFERENCE
+from lmgym.models.language_model import LanguageModel
+from lmgym.models.lora import REFERENCE
 
 
 class Reference(Protocol):

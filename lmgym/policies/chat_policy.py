@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lmgym.distribution import Distribution
 from lmgym.engines.engine import Engine
-from lmgym.learning.language_model import LanguageModel
+from lmgym.models.distribution import Distribution
+from lmgym.models.language_model import LanguageModel
+from lmgym.models.loading import load_model
 from lmgym.policies.llm_policy import LLMPolicy
 from lmgym.policies.plain_prompt import NEXT_PROBLEM, begins_next_problem
 from lmgym.policies.system_prompts import load_system_prompt
@@ -31,7 +32,7 @@ class ChatPolicy(LLMPolicy):
         engine: Engine | None = None,
     ) -> None:
         super().__init__(
-            LanguageModel.load(model) if isinstance(model, str) else model,
+            load_model(model) if isinstance(model, str) else model,
             system_prompt=load_system_prompt("chat") if system_prompt is None else system_prompt,
             examples=examples,
             max_tokens=max_tokens,

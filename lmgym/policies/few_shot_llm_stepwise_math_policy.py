@@ -6,9 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar
 
-from lmgym.distribution import Distribution
 from lmgym.engines.engine import STOP, Engine, Verdict
-from lmgym.learning.language_model import LanguageModel
+from lmgym.models.distribution import Distribution
+from lmgym.models.language_model import LanguageModel
+from lmgym.models.loading import load_model
 from lmgym.policies.llm_policy import LLMPolicy
 from lmgym.policies.scripted_policy import gold_line
 from lmgym.policies.system_prompts import load_system_prompt
@@ -39,7 +40,7 @@ class FewShotLLMStepwiseMathPolicy(LLMPolicy):
         engine: Engine | None = None,
     ) -> None:
         super().__init__(
-            LanguageModel.load(model) if isinstance(model, str) else model,
+            load_model(model) if isinstance(model, str) else model,
             system_prompt=load_system_prompt("stepwise_math") if system_prompt is None else system_prompt,
             examples=examples,
             max_tokens=max_line_tokens,

@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import ClassVar
 
 from lmgym.calculator import MAX_CHARACTERS, calculate, open_expression
-from lmgym.distribution import Distribution
 from lmgym.engines.engine import GO_ON, STOP, Completion, Engine, Request, Verdict
 from lmgym.engines.plain_engine import PlainEngine
-from lmgym.engines.torch_engine import TorchEngine
+from lmgym.engines.torch.engine import TorchEngine
 from lmgym.errors import UserError
-from lmgym.learning.language_model import LanguageModel
+from lmgym.models.distribution import Distribution
+from lmgym.models.language_model import LanguageModel
 from lmgym.policies.plain_prompt import NEXT_PROBLEM, before_next_problem, begins_next_problem, render_plain
 from lmgym.policies.policy import Policy
 from lmgym.types import END_OF_TURN, NOBODY, Action, Message, Problem, State

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from lmgym.envs.env import Env
-from lmgym.learning.language_model import LanguageModel
+from lmgym.models.language_model import LanguageModel
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 from lmgym.errors import UserError
-from lmgym.imports import import_named
+from lmgym.lookup import import_named
 from lmgym.rewards.reward import Reward
 
 

@@ -13,7 +13,7 @@ from lmgym.algorithms.registry import ALGORITHMS, find_algorithm
 from lmgym.commands.train import load_buffer
 from lmgym.envs.env import Response
 from lmgym.errors import UserError
-from lmgym.evaluate import evaluate
+from lmgym.evaluation.evaluation import evaluate
 from lmgym.learning.batch import Batch
 from lmgym.types import Problem
 

@@ -20,16 +20,17 @@ from lmgym.algorithms.reinforce_stable import ReinforceStable, ReinforceStableCo
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.algorithms.with_reference import WithReference
 from lmgym.buffer import read_episodes
-from lmgym.checkpoint import newest_checkpoint
 from lmgym.engines.engine import GO_ON, Verdict
 from lmgym.envs.env import Env, Response
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
-from lmgym.learning.language_model import LanguageModel
-from lmgym.learning.lora import LoraSettings
 from lmgym.losses import kl_estimate, masked_mean
+from lmgym.models.language_model import LanguageModel
+from lmgym.models.loading import load_model
+from lmgym.models.lora import LoraSettings
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
+from lmgym.runs.checkpoint import newest_checkpoint
 from lmgym.types import State
 
 
@@ -85,7 +86,7 @@ def test_the_mean_reward_rises_clearly(settings):
 
 @pytest.mark.parametrize("kl_place", ["loss", "reward"])
 def test_lora_learns_while_the_base_weights_stay(model_folder, kl_place):
-    model = LanguageModel.load(str(model_folder), dtype="float32", lora=LoraSettings(rank=8, alpha=16))
+    model = load_model(str(model_folder), dtype="float32", lora=LoraSettings(rank=8, alpha=16))
     before = {name: weight.detach().clone() for name, weight in model.network.named_parameters()}
     settings = config(kl_place=kl_place, learning_rate=1e-2, iterations=20, update_reference_every=3)
     algorithm = learn(settings, chat(model))
@@ -103,7 +104,7 @@ def test_a_refreshed_reference_is_the_policy_itself_and_another_is_left_behind(m
     adapter = LoraSettings(rank=4, alpha=8) if lora else None
     distances = {}
     for every in (0, 1, 2):
-        policy = chat(LanguageModel.load(str(model_folder), dtype="float32", lora=adapter))
+        policy = chat(load_model(str(model_folder), dtype="float32", lora=adapter))
         settings = config(iterations=4, update_reference_every=every, learning_rate=1e-2, kl_on_silent_groups=True)
         algorithm = learn(settings, policy)
         distances[every] = [metrics["kl"] > 1e-6 for metrics in algorithm.run.history]
@@ -282,7 +283,7 @@ class Stopping(ChatPolicy):
 def begin(folder: Path, model_folder: Path, lora: bool, **given) -> RLAlgorithm:
     """Everything built anew, as a fresh process would, from the model that the run began with."""
     settings = LoraSettings(rank=4, alpha=8) if lora else None
-    loaded = LanguageModel.load(str(model_folder), dtype="float32", lora=settings)
+    loaded = load_model(str(model_folder), dtype="float32", lora=settings)
     kind = find_algorithm(given.pop("algorithm", "reinforce-stable"))
     chosen = {"iterations": 4, "problems_per_iteration": 2, "group_size": 4, "eval_problems": 4, "evaluate_every": 2}
     chosen |= {"schedule": "cosine", "warmup_steps": 1, "learning_rate": 1e-2, "save_every": 1}
@@ -432,7 +433,7 @@ def test_a_checkpoint_that_could_not_be_written_leaves_the_one_before(tmp_path, 
     def full(*_arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("lmgym.checkpoint.save_file", full)
+    monkeypatch.setattr("lmgym.runs.checkpoint.save_file", full)
     with pytest.raises(UserError, match="the disk is full"):
         algorithm.run.save_checkpoint(algorithm)
     assert newest_checkpoint(tmp_path) == before

@@ -9,8 +9,8 @@ from engine_checks import by_block, is_in_cell
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmgym.distribution import WHOLE, Distribution
 from lmgym.engines.sampling import BLOCK, choose_tokens, uniform_stream
+from lmgym.models.distribution import WHOLE, Distribution
 
 LARGEST_BELOW_ONE = float(np.nextafter(1.0, 0.0))
 SIZES = [1, 2, 5, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 3 * BLOCK + 17]

@@ -11,9 +11,9 @@ from lmgym import UserError
 from lmgym.calculator import calculate
 from lmgym.envs import ArithmeticProblems, WordProblems
 from lmgym.envs.procedural import SPLITS
-from lmgym.envs.stories import FOODS, GOODS, THINGS
-from lmgym.envs.story import PEOPLE
-from lmgym.envs.word_problems import STORY_KINDS
+from lmgym.envs.word_problems.problems import STORY_KINDS
+from lmgym.envs.word_problems.stories import FOODS, GOODS, THINGS
+from lmgym.envs.word_problems.story import PEOPLE
 
 FIRST_PROMPT = (
     "A market stall sells 15 hats on Monday. On Tuesday, the market stall sells five times as many hats as on Monday. "

@@ -7,11 +7,11 @@ import torch
 from conftest import tiny_model
 from hand_made import Turn, make_episode
 
-from lmgym.distribution import WHOLE
 from lmgym.learning.batch import Batch
 from lmgym.learning.critic import Critic, make_value_head
 from lmgym.learning.learner import Learner, LearnerSettings
 from lmgym.losses import per_token
+from lmgym.models.distribution import WHOLE
 
 SETTINGS = LearnerSettings(
     learning_rate=1e-2,

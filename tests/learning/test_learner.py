@@ -12,14 +12,15 @@ import torch
 from conftest import tiny_model, tiny_network, tiny_tokenizer
 from hand_made import Turn, gradients, make_episode, plain_scores, plain_twin, shake_adapter
 
-from lmgym.distribution import Distribution
 from lmgym.learning.batch import Batch
-from lmgym.learning.language_model import LanguageModel
 from lmgym.learning.learner import Learner, LearnerSettings
-from lmgym.learning.lora import LoraSettings, add_lora
-from lmgym.learning.packing import pack
 from lmgym.learning.schedules import learning_rate_factor
 from lmgym.losses import per_token, policy_gradient
+from lmgym.models.distribution import Distribution
+from lmgym.models.language_model import LanguageModel
+from lmgym.models.loading import wrap_network
+from lmgym.models.lora import LoraSettings, add_lora
+from lmgym.models.prefix_tree import pack
 
 SETTINGS = LearnerSettings(
     learning_rate=0.1,
@@ -278,7 +279,7 @@ def test_better_tokens_become_likelier():
 def test_under_lora_the_adapter_moves_and_the_base_does_not():
     network = add_lora(tiny_network(), LoraSettings(rank=4, alpha=8))
     shake_adapter(network)
-    model = LanguageModel.wrap(network, tiny_tokenizer(), torch.device("cpu"), torch.float32, "tiny", has_lora=True)
+    model = wrap_network(network, tiny_tokenizer(), torch.device("cpu"), torch.float32, "tiny", has_lora=True)
     before = weights(model)
     learner = Learner(model, replace(SETTINGS, learning_rate=0.01, weight_decay=0.1))
     for _ in range(2):

@@ -9,14 +9,15 @@ import torch
 from conftest import tiny_model, tiny_network, tiny_tokenizer
 from hand_made import Turn, make_episode, shake_adapter
 
-from lmgym.distribution import WHOLE, Distribution
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
-from lmgym.learning.language_model import LanguageModel
 from lmgym.learning.learner import Learner, LearnerSettings
-from lmgym.learning.lora import LoraSettings, add_lora
 from lmgym.learning.reference import make_reference
 from lmgym.losses import per_token, policy_gradient
+from lmgym.models.distribution import WHOLE, Distribution
+from lmgym.models.language_model import LanguageModel
+from lmgym.models.loading import wrap_network
+from lmgym.models.lora import LoraSettings, add_lora
 
 SETTINGS = LearnerSettings(0.01, "constant", 0, 10, 1e9, 0.0, 10**6, 1, WHOLE)
 STEM = list(range(40, 60))
@@ -30,7 +31,7 @@ def lora_model(shaken: bool = True) -> LanguageModel:
     torch.manual_seed(1)
     if shaken:
         shake_adapter(network)
-    return LanguageModel.wrap(network, tiny_tokenizer(), torch.device("cpu"), torch.float32, "tiny", has_lora=True)
+    return wrap_network(network, tiny_tokenizer(), torch.device("cpu"), torch.float32, "tiny", has_lora=True)
 
 
 def move(learner: Learner) -> None:

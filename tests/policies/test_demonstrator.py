@@ -7,7 +7,7 @@ from conftest import tiny_model
 
 from lmgym.envs import make
 from lmgym.errors import UserError
-from lmgym.evaluate import evaluate, play
+from lmgym.evaluation.evaluation import evaluate, play
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.policies.demonstrator import Demonstrator
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy

@@ -12,7 +12,7 @@ import lmgym
 from lmgym.buffer import Buffer
 from lmgym.engines.engine import Request
 from lmgym.engines.plain_engine import PlainEngine
-from lmgym.engines.torch_engine import TorchEngine
+from lmgym.engines.torch.engine import TorchEngine
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy

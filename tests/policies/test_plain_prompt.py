@@ -11,7 +11,7 @@ from dictated import Dictated
 import lmgym
 from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
 from lmgym.envs.vector_env import VectorEnv
-from lmgym.learning.language_model import LanguageModel
+from lmgym.models.language_model import LanguageModel
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from conftest import tiny_model
 from small_tasks import TRAIN, Vowel, chat
 
-from lmgym.evaluate import play
+from lmgym.evaluation.evaluation import play
 from lmgym.types import NOBODY
 
 

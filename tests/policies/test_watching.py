@@ -9,7 +9,7 @@ from conftest import tiny_model, tiny_tokenizer
 from transformers import AutoTokenizer
 
 import lmgym
-from lmgym.assets import model_folder
+from lmgym.assets.catalogue import model_folder
 from lmgym.calculator import calculate, open_expression
 from lmgym.engines.engine import GO_ON, STOP, Verdict
 from lmgym.policies.chat_policy import ChatPolicy

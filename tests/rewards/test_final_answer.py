@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmgym.assets import dataset_file
+from lmgym.assets.catalogue import dataset_file
 from lmgym.rewards.final_answer import BoxedAnswer, NumberAnswer, find_boxes, grade, parse_number
 from lmgym.rewards.latex import is_same_latex
 from lmgym.rewards.math_verify import is_equivalent_by_math_verify

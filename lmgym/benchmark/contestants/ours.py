@@ -16,10 +16,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
 from lmgym.benchmark.workload import Workload
 from lmgym.envs import Env, Response, make
-from lmgym.learning.language_model import LanguageModel
+from lmgym.models.language_model import LanguageModel
+from lmgym.models.loading import load_model
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.policies.examples import few_shot_examples
-from lmgym.run import Run
+from lmgym.runs.run import Run
 from lmgym.types import State
 
 
@@ -58,7 +59,7 @@ class Parity(Env):
 def serve_workload(work: Workload, threads: int, dtype: str, prompts_file: str) -> None:
     """Loads the model, tells the others what its prompts are, and runs when asked."""
     torch.set_num_threads(threads)
-    model = Endless.load(work.model, dtype=dtype)
+    model = Endless(**vars(load_model(work.model, dtype=dtype)))
     gsm8k = make("gsm8k", split="train")
     examples = few_shot_examples(gsm8k, work.shots)
     policy = Turns(model, examples, max_tokens=work.new_tokens // work.turns)

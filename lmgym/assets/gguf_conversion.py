@@ -1,0 +1,59 @@
+"""From a GGUF file to an ordinary Hugging Face folder, once."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from lmgym.assets.downloads import first_line
+from lmgym.assets.storage import disk_fault, staging_folder, writing_to
+from lmgym.console import messages, quiet_transformers
+from lmgym.errors import UserError
+
+
+def convert_gguf(gguf: Path, target: Path, name: str, cache: Path) -> None:
+    """Write a GGUF file as a Hugging Face folder in the cache: float32 safetensors, tokenizer and chat template."""
+    with writing_to(cache), staging_folder(cache) as staging, working(f"converting {name} once, about 20 s …"):
+        try:
+            with quiet_transformers():
+                save_dequantized(gguf, staging / "model")
+        except (OSError, ValueError, KeyError, IndexError, RuntimeError, NotImplementedError) as error:
+            if disk_fault(error, cache):
+                raise
+            raise UserError(f"{gguf} is a GGUF that transformers cannot convert: {first_line(error)}") from error
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.rename(staging / "model", target)
+        except OSError:
+            # Losing the race to another process is fine: it has put the same folder there.
+            if not (target / "config.json").is_file():
+                shutil.rmtree(target)
+                os.rename(staging / "model", target)
+
+
+def save_dequantized(gguf: Path, folder: Path) -> None:
+    """Load the GGUF's model and tokenizer through transformers and save both."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    model = AutoModelForCausalLM.from_pretrained(
+        gguf.parent, gguf_file=gguf.name, quantization_config=GgufConfig(dequantize=True), dtype=torch.float32
+    )
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    # safetensors makes its file readable by the owner alone, whatever the umask says.
+    for weights in folder.glob("*.safetensors"):
+        shutil.copymode(folder / "config.json", weights)
+
+
+@contextlib.contextmanager
+def working(title: str) -> Iterator[None]:
+    """Show one line while something takes its time."""
+    if messages.is_terminal:
+        with messages.status(title):
+            yield
+    else:
+        messages.print(title, markup=False, highlight=False)
+        yield

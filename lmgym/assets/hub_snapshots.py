@@ -1,0 +1,80 @@
+"""Snapshots of models on the Hugging Face hub: from its cache here if they are whole there, else from the hub."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from lmgym.assets.downloads import SourceError, first_line, hub_fault
+from lmgym.assets.storage import disk_fault, writing_to
+
+MODEL_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model", "*.tiktoken"]
+CONFIG_FILES = ["config.json", "adapter_config.json"]
+OTHER_FORMATS = ["*/*"]
+"""Folders of a repository hold other formats of the same weights."""
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
+
+
+def hub_snapshot(repository: str, revision: str | None) -> Path:
+    """The folder of a snapshot; the hub is asked only for what its cache does not have whole."""
+    return _cached(repository, revision) or _fetched(repository, revision, MODEL_FILES)
+
+
+def hub_config(repository: str, revision: str | None) -> Path:
+    """A folder with the config of a model, whose weights may be too large to want."""
+    return _cached(repository, revision) or _fetched(repository, revision, CONFIG_FILES)
+
+
+def _cached(repository: str, revision: str | None) -> Path | None:
+    """The snapshot that the cache holds whole, found without the network, or None."""
+    try:
+        folder = _snapshot(repository, revision, MODEL_FILES, local_files_only=True)
+    except Exception:  # of several kinds; whatever it is, the hub will be asked
+        return None
+    return folder if _is_whole(folder) else None
+
+
+def _fetched(repository: str, revision: str | None, files: list[str]) -> Path:
+    """The snapshot that the hub gives, with these files; where it cannot be asked, what its cache has."""
+    from huggingface_hub import constants
+
+    fault = hub_fault()
+    with writing_to(Path(constants.HF_HUB_CACHE), setting="HF_HOME"):
+        try:
+            return _snapshot(repository, revision, files, local_files_only=fault is not None)
+        except Exception as error:  # the hub's client raises errors of several libraries
+            if disk_fault(error, Path(constants.HF_HUB_CACHE)):
+                raise
+            if fault:
+                raise SourceError(f"cannot be asked ({fault}) and its cache here does not have it") from error
+            raise SourceError(f"says: {first_line(error)}") from error
+
+
+def _snapshot(repository: str, revision: str | None, files: list[str], local_files_only: bool) -> Path:
+    from huggingface_hub import snapshot_download
+
+    return Path(
+        snapshot_download(
+            repository,
+            revision=revision,
+            allow_patterns=files,
+            ignore_patterns=OTHER_FORMATS,
+            local_files_only=local_files_only,
+        )
+    )
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a snapshot, of which another program may have fetched a part, has its weights and its tokenizer."""
+    for names in (("config.json", "adapter_config.json"), TOKENIZER_FILES):
+        if not any((folder / name).is_file() for name in names):
+            return False
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return any(folder.glob("*.safetensors"))
+    try:
+        shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (ValueError, KeyError):
+        return False
+    return all((folder / shard).is_file() for shard in shards)

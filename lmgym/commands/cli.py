@@ -1,0 +1,226 @@
+"""The `lmgym` program: finds the command, parses its flags, and turns a user's mistake into one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import make_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from lmgym.console import messages, results
+from lmgym.errors import UserError
+from lmgym.lookup import nearest
+
+USAGE = """lmgym: a gym for language models
+
+  lmgym train [ALGORITHM] [flags]   train a model; with no flags, the default recipe
+  lmgym train --resume RUN [flags]  go on where a run stopped
+  lmgym eval [flags]                measure a model, alone or beside another
+  lmgym play [flags]                solve a problem yourself
+  lmgym bench [flags]               measure the speed, beside other libraries
+  lmgym envs                        list the environments
+  lmgym algorithms                  list the algorithms
+  lmgym models                      list the models
+
+Each command has its own --help."""
+
+INTERRUPTED = 130
+NOBODY_READS = 141
+"""What a program ends with when the reader of its output is gone, as after `| head`."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The entry point: exit code 0, 2 for a user's mistake, 130 for Ctrl-C."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        try:
+            _dispatch(arguments)
+        finally:
+            sys.stdout.flush()  # here, because at the exit of the interpreter nobody could catch the fault
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(NOBODY_READS)
+    except UserError as error:
+        messages.print(f"lmgym: {error}", style="red", markup=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def _dispatch(arguments: list[str]) -> None:
+    command, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
+    if command in ("--help", "-h", "help"):
+        results.print(USAGE, markup=False)
+        return
+    if command == "--version":
+        from lmgym import __version__
+
+        results.print(__version__)
+        return
+    if command not in COMMANDS:
+        meant = nearest(command, COMMANDS)
+        guess = f" (did you mean {meant}?)" if meant else ""
+        raise UserError(f"there is no command {command!r}{guess}; there are {', '.join(COMMANDS)}. Try: lmgym --help")
+    COMMANDS[command](rest)
+
+
+def _train(arguments: list[str]) -> None:
+    from lmgym.algorithms.registry import find_algorithm
+    from lmgym.commands import train as command
+
+    named = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    arguments = arguments[1:] if named else arguments
+    resumed = _value_of("--resume", arguments)
+    if resumed is not None:
+        _resume(Path(resumed), named, arguments)
+        return
+    name = named or "reinforce-stable"
+    algorithm = find_algorithm(name)
+    settings = _parse_train(algorithm.Config, arguments, prog=f"lmgym train {name}")
+    command.train(name, algorithm, settings)
+
+
+def _resume(folder: Path, named: str | None, arguments: list[str]) -> None:
+    from lmgym.algorithms.registry import find_algorithm
+    from lmgym.commands.resume import algorithm_of, ask_for_names, resume
+    from lmgym.commands.train import settings_from
+
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder; give --resume the folder of a run.")
+    saved = _saved_config(folder)
+    name = algorithm_of(folder, saved, named)
+    ask_for_names(folder, saved, ("env", "eval_env", "policy", "shots"), arguments)
+    config_class = find_algorithm(name).Config
+    before = settings_from(config_class, saved)
+    after = _parse_train(config_class, _without("--resume", arguments), "lmgym train --resume RUN", before)
+    resume(folder, name, saved, before, after)
+
+
+def _parse_train(config_class: Any, arguments: list[str], prog: str, default: Any = None) -> Any:
+    """Parses flags into TrainSettings with this algorithm's own fields among them."""
+    from lmgym.commands.train import TrainSettings
+
+    shape = make_dataclass(
+        "TrainFlags", [("algorithm", config_class)], bases=(TrainSettings,), namespace={"__doc__": config_class.__doc__}
+    )
+    start = default or TrainSettings(config_class())
+    flags = shape(start.algorithm, start.task, start.policy, start.run)
+    return _parse_task(shape, arguments, prog, flags)
+
+
+def _eval(arguments: list[str]) -> None:
+    from lmgym.algorithms.config import RLConfig
+    from lmgym.commands.evaluate import EvalSettings, run_evaluation
+    from lmgym.commands.resume import ask_for_names
+    from lmgym.commands.train import settings_from
+
+    default = EvalSettings()
+    model = _value_of("--model", arguments)
+    if model is not None and (Path(model) / "config.json").is_file() and (Path(model) / "metrics.jsonl").is_file():
+        # A run is evaluated as it was trained: same task, same prompt, unless told otherwise.
+        saved = _saved_config(Path(model))
+        ask_for_names(Path(model), saved, ("env", "policy", "shots"), arguments)
+        trained = settings_from(RLConfig, saved)
+        trained.policy.lora = False
+        if _value_of("--env", arguments) is not None:  # the rest of the run's task belongs to the run's environment
+            trained.task.env_options, trained.run.eval_env = {}, ""
+        default = EvalSettings(replace(default.measure, eval_env=trained.run.eval_env), trained.task, trained.policy)
+    run_evaluation(_parse_task(EvalSettings, arguments, "lmgym eval", default))
+
+
+def _play(arguments: list[str]) -> None:
+    from lmgym.commands.play import PlaySettings, play
+
+    play(_parse_task(PlaySettings, arguments, "lmgym play", PlaySettings()))
+
+
+def _bench(arguments: list[str]) -> None:
+    from lmgym.commands.bench import BenchSettings, bench
+
+    bench(_parse(BenchSettings, arguments, "lmgym bench", BenchSettings()))
+
+
+def _listing(function_name: str) -> Any:
+    def run(arguments: list[str]) -> None:
+        from lmgym.commands import listing
+
+        if arguments and arguments[0] not in ("-h", "--help"):
+            raise UserError(f"this command takes no flags, but was given {arguments[0]!r}.")
+        getattr(listing, function_name)()
+
+    return run
+
+
+COMMANDS = {
+    "train": _train,
+    "eval": _eval,
+    "play": _play,
+    "bench": _bench,
+    "envs": _listing("list_envs"),
+    "algorithms": _listing("list_algorithms"),
+    "models": _listing("list_models"),
+}
+
+
+def _parse(shape: Any, arguments: list[str], prog: str, default: Any) -> Any:
+    """Flags by tyro: underscores as the fields have them, hyphens accepted too."""
+    from lmgym.commands.flag_names import flag_names, refuse_unknown
+
+    parsed, unknown = tyro.cli(
+        shape,
+        args=arguments,
+        prog=prog,
+        default=default,
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
+        use_underscores=True,
+        return_unknown_args=True,
+    )
+    refuse_unknown(unknown, flag_names(default), prog)
+    return parsed
+
+
+def _parse_task(shape: Any, arguments: list[str], prog: str, default: Any) -> Any:
+    """The same for settings with a task, whose options and imports are replaced as a whole or stay."""
+    # Of a dictionary that is not empty, tyro would make one flag per key and take no others.
+    blank = replace(default, task=replace(default.task, env_options={}, imports=()))
+    parsed = _parse(shape, arguments, prog, blank)
+    parsed.task.env_options = parsed.task.env_options or default.task.env_options
+    parsed.task.imports = parsed.task.imports or default.task.imports
+    return parsed
+
+
+def _value_of(flag: str, arguments: list[str]) -> str | None:
+    """The value of one flag, looked up before the others can be parsed."""
+    for index, argument in enumerate(arguments):
+        if argument == flag:
+            if index + 1 == len(arguments):
+                raise UserError(f"{flag} needs a value.")
+            return arguments[index + 1]
+        if argument.startswith(f"{flag}="):
+            return argument.split("=", 1)[1]
+    return None
+
+
+def _without(flag: str, arguments: list[str]) -> list[str]:
+    """The arguments but for one flag and its value."""
+    place = arguments.index(flag) if flag in arguments else len(arguments)
+    rest = arguments[:place] + arguments[place + 2 :]
+    return [argument for argument in rest if not argument.startswith(f"{flag}=")]
+
+
+def _saved_config(folder: Path) -> dict[str, Any]:
+    try:
+        saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder} is not a run of lmgym: its config.json cannot be read ({error}).") from None
+    if not isinstance(saved, dict) or "algorithm" not in saved:
+        raise UserError(f"{folder} is not a run of lmgym: its config.json names no algorithm.")
+    return saved
+
+
+if __name__ == "__main__":
+    main()

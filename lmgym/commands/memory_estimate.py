@@ -1,0 +1,224 @@
+"""How much memory a run will need at its peak, estimated from a model's config before any weight is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
+from transformers.pytorch_utils import Conv1D
+
+from lmgym.assets.catalogue import model_config_folder
+from lmgym.console import quiet_transformers
+from lmgym.engines.memory import known_free_bytes
+from lmgym.engines.torch.engine import MEMORY_SHARE
+from lmgym.engines.torch.kv_cache import rounded_room
+from lmgym.errors import UserError
+from lmgym.models.attention import CHUNK as ATTENTION_CHUNK
+from lmgym.models.attention import can_share
+from lmgym.models.lora import adapter_rank, find_base, is_adapter
+from lmgym.models.vocabulary_head import CHUNK as VOCABULARY_CHUNK
+
+FLOAT32 = 4
+GIGABYTE = 1e9
+
+CERTAIN_SHARE = 0.5
+"""The share of the activations that is needed for certain: they are estimated, all else is counted."""
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The numbers of a network that its memory depends on."""
+
+    parameters: int
+    embedding_parameters: int
+    """Of one matrix [vocabulary, hidden size]."""
+    adapter_parameters_per_rank: int
+    """How many a LoRA adapter of rank 1 beside all linear layers would have."""
+    layers: int
+    hidden_size: int
+    intermediate_size: int
+    """Of all experts that a token visits."""
+    key_size: int
+    """Of one layer's keys of one token: heads × size; the hidden size where none are kept."""
+    vocabulary: int
+    shares: bool
+    """Whether the engine keeps keys and values, and decodes with a copy of the weights."""
+
+    @classmethod
+    def of(cls, config: PretrainedConfig) -> ModelShape:
+        """Builds the network on the meta device, where weights have a shape and no memory."""
+        with quiet_transformers(), torch.device("meta"):
+            network = AutoModelForCausalLM.from_config(config)
+        text = config.get_text_config()
+        head = network.get_output_embeddings()
+        adapted = [each for each in network.modules() if isinstance(each, nn.Linear | Conv1D) and each is not head]
+        vocabulary = int(network.get_input_embeddings().get_parameter("weight").shape[0])
+        return cls(
+            parameters=sum(weight.numel() for weight in network.parameters()),
+            embedding_parameters=vocabulary * text.hidden_size,
+            adapter_parameters_per_rank=sum(sum(each.weight.shape) for each in adapted),
+            layers=text.num_hidden_layers,
+            hidden_size=text.hidden_size,
+            intermediate_size=_intermediate_size(text),
+            key_size=_key_size(text) if can_share(config) else text.hidden_size,
+            vocabulary=vocabulary,
+            shares=can_share(config),
+        )
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a run keeps in memory beside the weights that act."""
+
+    dtype: torch.dtype
+    """What is computed in."""
+    micro_batch_tokens: int
+    recompute_activations: bool = False
+    lora_rank: int = 0
+    """0 trains all weights."""
+    reference_parameters: int = 0
+    """Of a second network that is loaded or copied for the KL penalty; under LoRA the base serves, which needs none."""
+    critic: bool = False
+    """Whether the critic is a network of its own that learns."""
+    rows: int = 64
+    """Sequences that are decoded at once."""
+    shared_tokens: int = 0
+    """Of the beginning that all prompts share, such as worked examples."""
+    row_tokens: int = 512
+    """Of a whole conversation behind that."""
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes by what they are for."""
+
+    weights: int
+    gradients: int
+    moments: int
+    reference: int
+    critic: int
+    engine: int
+    keys_and_values: int
+    activations: int
+
+    @property
+    def standing(self) -> int:
+        """What is there from the first step to the last; it is counted, not estimated."""
+        return self.weights + self.gradients + self.moments + self.reference + self.critic + self.engine
+
+    @property
+    def total(self) -> int:
+        """The peak: keys and values are given back before the learner's activations come."""
+        return self.standing + max(self.keys_and_values, self.activations)
+
+    @property
+    def certain(self) -> int:
+        """What will be needed even if the activations are overestimated; keys and values adapt to what is free."""
+        return self.standing + int(CERTAIN_SHARE * self.activations)
+
+    def __str__(self) -> str:
+        parts = {name.replace("_", " "): size for name, size in vars(self).items() if size}
+        listed = ", ".join(f"{name} {size / GIGABYTE:.1f}" for name, size in parts.items())
+        return f"about {self.total / GIGABYTE:.1f} GB at the peak ({listed})"
+
+
+def estimate_memory(shape: ModelShape, work: Workload, free: int | None = None) -> MemoryEstimate:
+    """The memory of a run of this work on a model of this shape; keys and values take a share of `free` at most."""
+    adapter = work.lora_rank * shape.adapter_parameters_per_rank
+    learning = adapter or shape.parameters
+    computed = work.dtype.itemsize
+    held = work.rows * rounded_room(work.row_tokens) + work.shared_tokens
+    cached = 2 * shape.layers * shape.key_size * computed * held if shape.shares else 0
+    copied = shape.shares and work.dtype != torch.float32
+    return MemoryEstimate(
+        weights=FLOAT32 * (shape.parameters + adapter),
+        gradients=FLOAT32 * learning,
+        moments=2 * FLOAT32 * learning,
+        reference=FLOAT32 * work.reference_parameters,
+        critic=FLOAT32 * (shape.parameters + adapter + 3 * learning) if work.critic else 0,
+        engine=computed * (shape.parameters + adapter) + FLOAT32 * shape.embedding_parameters if copied else 0,
+        keys_and_values=cached if free is None else min(cached, int(MEMORY_SHARE * free)),
+        activations=_activations(shape, work),
+    )
+
+
+def _activations(shape: ModelShape, work: Workload) -> int:
+    """What a forward pass keeps for the gradient, fitted to what autograd saves of a Llama."""
+    computed = work.dtype.itemsize
+    attended = work.shared_tokens + work.row_tokens
+    batch = max(work.micro_batch_tokens, work.row_tokens)
+    # Normalisations are computed in float32; of the rest: projections, rotations, and the gated layer's four products.
+    layer = 4 * FLOAT32 * shape.hidden_size
+    layer += computed * (4 * shape.hidden_size + 4 * shape.intermediate_size + 2 * shape.key_size)
+    gathered = 2 * computed * shape.key_size * attended // ATTENTION_CHUNK if shape.shares else 0
+    states = FLOAT32 * shape.hidden_size
+    tokens = batch + work.shared_tokens
+    if work.recompute_activations:
+        kept = tokens * (shape.layers * states + layer) + batch * gathered
+    else:
+        kept = shape.layers * (tokens * layer + batch * gathered)
+    cast = computed * (shape.parameters - shape.embedding_parameters) if work.dtype != torch.float32 else 0
+    logits = 3 * FLOAT32 * min(batch, VOCABULARY_CHUNK) * shape.vocabulary
+    head = 2 * FLOAT32 * shape.embedding_parameters if not work.lora_rank else 0
+    return kept + 4 * tokens * states + cast + logits + head
+
+
+def require_memory(name: str, estimate: MemoryEstimate, free: int, work: Workload) -> None:
+    """Refuses a run that cannot fit into free memory, with what to change."""
+    if estimate.certain <= free:
+        return
+    ways = ["a smaller --model"]
+    if not work.lora_rank:
+        ways.append("--lora")
+    if work.reference_parameters:
+        ways.append("--kl_coeff 0")
+    if not work.recompute_activations:
+        ways.append("--recompute_activations")
+    ways.append(f"--micro_batch_tokens below {work.micro_batch_tokens}")
+    raise UserError(
+        f"{name} does not fit into memory: it needs {estimate}, and {free / GIGABYTE:.1f} GB are free; "
+        f"try {', '.join(ways[:-1])} or {ways[-1]}."
+    )
+
+
+def read_shape(name: str) -> ModelShape:
+    """The shape of what `--model` names, from its config alone; of an adapter, that of its base."""
+    folder = model_config_folder(name)
+    base = find_base(folder) if is_adapter(folder) else folder
+    try:
+        return ModelShape.of(AutoConfig.from_pretrained(base))
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{name} cannot be loaded as a causal language model: {reason}") from error
+
+
+def memory_report(name: str, device: torch.device, work: Workload, reference: str = "") -> MemoryEstimate:
+    """The estimate for a run with the model of that name, before its weights are loaded; refuses what cannot fit.
+
+    `reference` names the model of the KL penalty, if there is one; under LoRA the policy's own base needs no copy.
+    """
+    free = known_free_bytes(device)
+    folder = model_config_folder(name)
+    if is_adapter(folder):
+        work = replace(work, lora_rank=adapter_rank(folder))
+    if reference and not (work.lora_rank and reference == name):
+        work = replace(work, reference_parameters=read_shape(reference).parameters)
+    estimate = estimate_memory(read_shape(name), work, free)
+    if free is not None:
+        require_memory(name, estimate, free, work)
+    return estimate
+
+
+def _key_size(text: PretrainedConfig) -> int:
+    size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return int(size * text.num_key_value_heads)
+
+
+def _intermediate_size(text: PretrainedConfig) -> int:
+    experts = getattr(text, "num_experts_per_tok", None)
+    if experts:
+        return experts * int(getattr(text, "moe_intermediate_size", None) or text.intermediate_size)
+    size = getattr(text, "intermediate_size", None) or getattr(text, "ffn_dim", None) or 4 * text.hidden_size
+    return int(size if isinstance(size, int) else max(size))

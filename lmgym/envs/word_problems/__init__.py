@@ -1,0 +1,5 @@
+"""Word problems from templates: endless, solvable, split by story and numbers."""
+
+from lmgym.envs.word_problems.problems import WordProblems, WordProblemsEnv
+
+__all__ = ["WordProblems", "WordProblemsEnv"]

@@ -1,0 +1,1 @@
+"""Models: a network with its tokenizer, and the exact log-probabilities of sequences under it."""

@@ -1,0 +1,300 @@
+"""A run: its directory, its trackers and what it tells the person who watches it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from lmgym.buffer import Buffer, append_episodes, read_episodes
+from lmgym.runs.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
+from lmgym.console import messages
+from lmgym.runs.tables import evaluation_line, header, iteration_line
+from lmgym.errors import UserError
+from lmgym.evaluation.evaluation import Evaluation, paired_p_value, summarise
+from lmgym.evaluation.contamination import fingerprint
+from lmgym.runs.model_card import model_card
+from lmgym.runs.plotting import plot_learning_curve
+from lmgym.assets.storage import whole_folder, write_text, writing_to
+from lmgym.runs.tracking import Sink, check_trackers, make_sinks
+
+if TYPE_CHECKING:
+    from lmgym.algorithms.rl_algorithm import RLAlgorithm
+
+LARGE_GAP = 0.05
+"""A mean difference of log-probabilities beyond this is a fault, not rounding."""
+
+
+class Run:
+    """Without a folder it only shows; with one it also keeps everything there."""
+
+    def __init__(
+        self, folder: Path | str | None = None, config: Mapping[str, Any] | None = None, trackers: Sequence[str] = ()
+    ) -> None:
+        self.folder = folder = Path(folder) if folder is not None else None
+        self.config = dict(config or {})
+        self.trackers = list(trackers)
+        self.sinks: list[Sink] = []
+        self._progress: Progress | None = None
+        self._lines = 0
+        self._is_taken = folder is not None and (folder / "metrics.jsonl").exists()
+        if folder is None:
+            if trackers:
+                raise UserError("tracking needs a run directory: give the run a folder.")
+            return
+        check_trackers(trackers)
+        with writing_to(folder, "--out"):
+            folder.mkdir(parents=True, exist_ok=True)
+            self.sinks = make_sinks(trackers, folder, self.config)
+            if self.config and not self._is_taken:
+                self._write_config(folder)
+
+    @property
+    def episodes_path(self) -> Path | None:
+        """Where episodes are written as they end."""
+        return self.folder / "episodes.jsonl" if self.folder else None
+
+    def record(self, algorithm: RLAlgorithm) -> None:
+        """Completes config.json from the algorithm itself, so that --resume and `lmgym eval` find all they need."""
+        from lmgym.runs.record import describe_run
+
+        if self.folder is None:
+            return
+        if self._is_taken and algorithm.iteration == 0:
+            raise UserError(
+                f"{self.folder} holds a run already: give Run another folder, or take that one up with "
+                "run.resume(algorithm)."
+            )
+        place = {"out": str(self.folder.parent), "name": self.folder.name, "track": self.trackers}
+        self.config = describe_run(algorithm) | place | self.config
+        with self._writing():
+            self._write_config(self.folder)
+
+    @contextlib.contextmanager
+    def watch(self, algorithm: RLAlgorithm) -> Iterator[None]:
+        """Shows progress while the loop runs; on Ctrl-C saves, says how to resume, and passes it on."""
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        progress = Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=messages, transient=True)
+        total = algorithm.config.iterations
+        if self.folder is None:
+            messages.print("nothing of this run is kept: give the algorithm run=Run(folder) to keep it.")
+        self.record(algorithm)
+        self._is_taken = False
+        try:
+            with progress, self._writing():
+                self._progress = progress
+                self._task = progress.add_task("training", total=total, completed=algorithm.iteration)
+                yield
+        except StoppedAtOnceError:
+            messages.print("stopped in the middle of an update: what counts is the last checkpoint, if there is one.")
+            raise
+        except KeyboardInterrupt:
+            self._progress = None
+            algorithm.buffer.drop_unfinished()
+            self._save_interrupted(algorithm)
+            raise
+        finally:
+            self._progress = None
+            for sink in self.sinks:
+                sink.close()
+
+    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
+        """Tracks an iteration and prints its line."""
+        seconds = metrics.get("seconds_collecting", 0.0) + metrics.get("seconds_learning", 0.0)
+        metrics = {**metrics, "tokens_per_second": metrics.get("tokens", 0.0) / max(seconds, 1e-9)}
+        for sink in self.sinks:
+            sink.log(iteration, metrics)
+        if self._lines % 20 == 0:
+            messages.print(header(), style="bold", soft_wrap=True)
+        self._lines += 1
+        messages.print(iteration_line(iteration, metrics), soft_wrap=True)
+        if metrics.get("gap", 0.0) > LARGE_GAP:
+            self.warn(
+                f"sampler and learner disagree by {metrics['gap']:.3f} per token: the gradient is of another policy "
+                "than the one that acted; use --dtype float32 or report this model."
+            )
+        norm = metrics.get("gradient_norm", 0.0)
+        if norm != norm or norm == float("inf"):
+            self.warn("the gradient was not finite and this update was left out; lower --learning_rate.")
+        if self._progress is not None:
+            self._progress.update(self._task, completed=iteration)
+
+    def log_evaluation(self, iteration: int, evaluation: Evaluation) -> None:
+        """Tracks an evaluation, keeps its details and prints its line."""
+        for sink in self.sinks:
+            sink.log(iteration, evaluation.metrics())
+        if self.folder is not None:
+            folder = self.folder / "evaluations"
+            folder.mkdir(exist_ok=True)
+            write_text(folder / f"{iteration:06d}.json", json.dumps(evaluation.to_json()) + "\n")
+            details = folder / f"{iteration:06d}_episodes.jsonl"
+            details.unlink(missing_ok=True)
+            append_episodes(details, evaluation.episodes)
+        messages.print(f"{iteration:6d} {evaluation_line(evaluation)}", style="cyan", soft_wrap=True)
+
+    @contextlib.contextmanager
+    def busy(self, what: str) -> Iterator[None]:
+        """Says what is going on while no iteration advances."""
+        if self._progress is None:
+            yield
+            return
+        self._progress.update(self._task, description=what)
+        yield
+        self._progress.update(self._task, description="training")
+
+    def warn(self, text: str) -> None:
+        """A loud warning."""
+        messages.print(f"WARNING: {text}", style="bold red", markup=False, soft_wrap=True)
+
+    def save_checkpoint(self, algorithm: RLAlgorithm) -> None:
+        """Keeps all that is needed to go on from here."""
+        if self.folder is not None:
+            with uninterrupted(), self._writing():
+                (self.folder / "checkpoints").mkdir(exist_ok=True)
+                save_checkpoint(self.folder / "checkpoints", algorithm)
+
+    def resume(self, algorithm: RLAlgorithm) -> None:
+        """Takes up the newest checkpoint, in an algorithm built with the run's first model; the rest is done again."""
+        from lmgym.runs.changes import resumed_config
+        from lmgym.runs.record import describe_run
+
+        if self.folder is None:
+            raise UserError("there is nothing to resume: give Run the folder of the run.")
+        checkpoint = newest_checkpoint(self.folder)
+        now = describe_run(algorithm) | {"track": self.trackers} | self.config
+        self.config = resumed_config(self.folder, now, asdict(algorithm.Config()), int(checkpoint.name))
+        load_checkpoint(checkpoint, algorithm)
+        self._is_taken = False
+        reached = algorithm.iteration
+        path = self.folder / "episodes.jsonl"
+        kept = Buffer(algorithm.config.buffer_capacity)
+        if path.exists():
+            episodes = [episode for episode in read_episodes(path) if episode.iteration < reached]
+            kept.extend(episodes)
+            algorithm.trained_on |= {fingerprint(episode.problem) for episode in episodes}
+            everything = Buffer()
+            everything.extend(episodes)
+            everything.save(path)
+        algorithm.buffer.episodes = kept.episodes
+        algorithm.evaluations = self._comparable(algorithm, _read_evaluations(self.folder / "evaluations", reached))
+        _drop_lines_after(self.folder / "metrics.jsonl", reached)
+
+    def _comparable(self, algorithm: RLAlgorithm, found: dict[int, Evaluation]) -> dict[int, Evaluation]:
+        """Those evaluations that were of the problems which the run is evaluated on now."""
+        if algorithm.eval_env is None or not algorithm.eval_indices:
+            return found
+        wanted = [fingerprint(algorithm.eval_env.problems[index]) for index in algorithm.eval_indices]
+        kept = {iteration: evaluation for iteration, evaluation in found.items() if evaluation.fingerprints == wanted}
+        if len(kept) < len(found):
+            self.warn("evaluations so far were of other problems: they stay on disk and are compared with nothing.")
+        return kept
+
+    def finish(self, algorithm: RLAlgorithm) -> None:
+        """Writes the final model, its card, the results and the learning curve."""
+        if self.folder is None:
+            return
+        with uninterrupted(), self._writing():
+            with whole_folder(self.folder / "model") as staging:
+                algorithm.policy.model.save(staging)
+                (staging / "README.md").write_text(model_card(algorithm, self.config), encoding="utf-8")
+            write_text(self.folder / "results.json", json.dumps(self._results(algorithm), indent=2) + "\n")
+            try:
+                plot_learning_curve(self.folder)
+            except UserError as error:
+                self.warn(str(error))
+
+    def _results(self, algorithm: RLAlgorithm) -> dict[str, Any]:
+        evaluations = algorithm.evaluations
+        results: dict[str, Any] = {
+            "iterations": algorithm.iteration,
+            "seed": algorithm.config.seed,
+            "device": str(algorithm.policy.model.device),
+            "dtype": algorithm.policy.model.dtype_name,
+            "contaminated": any(evaluation.contaminated for evaluation in evaluations.values()),
+            "evaluations": {str(iteration): evaluations[iteration].metrics() for iteration in sorted(evaluations)},
+        }
+        if len(evaluations) > 1:
+            first, last = evaluations[min(evaluations)], evaluations[max(evaluations)]
+            results["paired_p_value"] = paired_p_value(first, last)
+        return results
+
+    def _save_interrupted(self, algorithm: RLAlgorithm) -> None:
+        if self.folder is None:
+            return
+        messages.print("interrupted: saving …")
+        self.save_checkpoint(algorithm)
+        messages.print(
+            f"saved after iteration {algorithm.iteration}; go on with: lmgym train --resume {self.folder}",
+            soft_wrap=True,
+        )
+
+    def _write_config(self, folder: Path) -> None:
+        write_text(folder / "config.json", json.dumps(self.config, indent=2, default=str) + "\n")
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        if self.folder is None:
+            yield
+            return
+        with writing_to(self.folder, "--out"):
+            yield
+
+
+class StoppedAtOnceError(KeyboardInterrupt):
+    """The second Ctrl-C: weights may have moved for an iteration that is not counted, so they are not saved."""
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Holds the first Ctrl-C back until the end of the block; a second one ends it at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+    previous = signal.getsignal(signal.SIGINT)
+
+    def hold(number: int, _frame: Any) -> None:
+        if held:
+            raise StoppedAtOnceError
+        held.append(number)
+        messages.print("finishing this update first; press Ctrl-C again to stop at once …")
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    if held:
+        raise KeyboardInterrupt
+
+
+def _drop_lines_after(path: Path, iteration: int) -> None:
+    """Keeps only the metrics up to a checkpoint, so that no iteration is reported twice."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(ValueError):
+            if json.loads(line)["iteration"] <= iteration:
+                kept.append(line)
+    write_text(path, "".join(f"{line}\n" for line in kept))
+
+
+def _read_evaluations(folder: Path, until: int) -> dict[int, Evaluation]:
+    """The evaluations up to a checkpoint, from their episodes; one that was not written to its end is left out."""
+    found = {}
+    for details in sorted(folder.glob("*_episodes.jsonl")):
+        iteration = int(details.name.partition("_")[0])
+        saved = json.loads((folder / f"{iteration:06d}.json").read_text(encoding="utf-8"))
+        episodes = list(read_episodes(details))
+        if iteration <= until and len(episodes) == len(saved["solved"]) * saved["samples"]:
+            graded = summarise(episodes, saved["samples"], saved["temperature"])
+            found[iteration] = replace(graded, contaminated=saved["contaminated_problems"])
+    return found
