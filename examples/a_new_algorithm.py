@@ -11,6 +11,7 @@ from torch import Tensor
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.learning.batch import Batch
 from lmgym.losses import per_token, policy_gradient
+from lmgym.models.token_scorer import Scores
 
 
 class LeaveOneOut(RLAlgorithm):
@@ -22,5 +23,5 @@ class LeaveOneOut(RLAlgorithm):
         others = (same * rewards).sum(dim=1) / same.sum(dim=1).clamp(min=1)
         return (rewards - others)[:, None] * batch.mask
 
-    def loss(self, logprobs: Tensor, batch: Batch) -> Tensor:
-        return per_token(policy_gradient(logprobs, batch.advantages), batch)
+    def loss(self, scores: Scores, batch: Batch) -> Tensor:
+        return per_token(policy_gradient(scores.logprobs, batch.advantages), batch)

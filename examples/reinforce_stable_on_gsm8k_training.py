@@ -17,6 +17,7 @@ from pathlib import Path
 import tyro
 
 import lmgym
+from lmgym.algorithms.parts import KLPenalty
 from lmgym.algorithms.reinforce_stable import ReinforceStable, ReinforceStableConfig
 from lmgym.commands.train import load_buffer, report
 from lmgym.errors import UserError
@@ -27,7 +28,10 @@ from lmgym.policies.system_prompts import load_system_prompt
 from lmgym.runs.run import Run
 
 LINE_TOKENS = 80
-"""The longest line of a solution."""
+"""Maximum tokens per line of a solution."""
+
+PASS_TOKENS = 1024
+"""Tokens per forward and backward pass without gradient accumulation."""
 
 
 @dataclass
@@ -114,16 +118,15 @@ def main(arguments: Arguments) -> None:
         problems_per_iteration=episodes // group_size,
         group_size=group_size,
         updates_per_iteration=arguments.num_update_steps,
-        gradient_accumulation_steps=arguments.gradient_accumulation_steps,
-        evaluate_at_start=arguments.evaluation_at_start,
+        micro_batch_tokens=max(1, PASS_TOKENS // arguments.gradient_accumulation_steps),
         evaluate_every=arguments.evaluation_iterations,
         eval_problems=arguments.n_eval_steps,
         save_every=arguments.n_save_iterations,
-        kl_coeff=arguments.kl_coeff,
-        update_reference_every=arguments.update_ref_iterations,
+        kl=KLPenalty(arguments.kl_coeff, arguments.update_ref_iterations),
         replay_episodes=arguments.num_collection_episodes if arguments.load_buffer_from_cache_at_start else 0,
     )
     algorithm = ReinforceStable(policy, env, config, eval_env, Run(run_folder), ref_policy)
+    algorithm.evaluator.at_start = arguments.evaluation_at_start
     if arguments.load_buffer_from_cache_at_start:
         load_buffer(algorithm, Path(arguments.buffer_cache_path))
     try:

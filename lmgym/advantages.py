@@ -1,12 +1,14 @@
-"""Credit: pure functions from rewards to how much better than expected an episode, a step or a token was."""
+"""Advantages: pure functions from rewards to how much better than expected an episode, a step or a token was."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-NOTHING = 1e-6
-"""Credit below this is rounding."""
+from lmgym.losses import KLEstimator, kl_estimate
+
+EPS = 1e-6
+"""An advantage below this is rounding."""
 
 
 def discounted_returns(rewards: Tensor, discount: float) -> Tensor:
@@ -17,6 +19,11 @@ def discounted_returns(rewards: Tensor, discount: float) -> Tensor:
         following = rewards[:, step] + discount * following
         returns[:, step] = following
     return returns
+
+
+def undiscounted_returns(rewards: Tensor) -> Tensor:
+    """The return of each step [episodes, steps]: its reward and all that follow."""
+    return discounted_returns(rewards, discount=1.0)
 
 
 def group_baseline(returns: Tensor, step_count: Tensor, group: Tensor) -> Tensor:
@@ -97,56 +104,63 @@ def _rank_in_group(returns: Tensor, group: Tensor, seed: Tensor) -> Tensor:
     return ((group[:, None] == group) & (before | same.tril(diagonal=-1))).sum(dim=1)
 
 
-def scale_by_group(credit: Tensor, penalty: Tensor, group: Tensor, mask: Tensor) -> Tensor:
-    """Credit by the deviation of its group, so that every problem weighs alike (GRPO); then less the penalty.
+def divide_by_group_std(advantages: Tensor, group: Tensor, mask: Tensor) -> Tensor:
+    """Advantages [episodes, length] divided by the standard deviation of their group, as in GRPO.
 
-    The deviation is that of the episodes' mean credit; a group without any is left as it is.
+    The deviation is that of the episodes' mean advantage; a group whose advantages are all equal is not divided.
     """
-    means = credit.sum(dim=1) / mask.sum(dim=1).clamp(min=1)
+    means = advantages.sum(dim=1) / mask.sum(dim=1).clamp(min=1)
     sums, sizes = _group_sums(over_group(means, group).square(), group)
     deviation = (sums / (sizes - 1).clamp(min=1)).sqrt()[group]
-    return credit / torch.where(deviation > NOTHING, deviation + 1e-4, 1.0)[:, None] - penalty
+    return advantages / torch.where(deviation > EPS, deviation + 1e-4, 1.0)[:, None]
 
 
-def scale_by_batch(credit: Tensor, penalty: Tensor, group: Tensor, mask: Tensor) -> Tensor:
-    """Credit less the penalty, to mean 0 and deviation 1 over all chosen tokens of the batch (REINFORCE++).
+def standardise(advantages: Tensor, mask: Tensor) -> Tensor:
+    """Advantages with mean 0 and deviation 1 over all action tokens of the batch (REINFORCE++).
 
     Hu, 2025, https://arxiv.org/abs/2501.03262.
     """
-    advantages = credit - penalty
-    chosen = advantages[mask]
-    if len(chosen) < 2:
+    action_tokens = advantages[mask]
+    if len(action_tokens) < 2:
         return advantages
-    return (advantages - chosen.mean()) / (chosen.std() + 1e-4) * mask
+    return (advantages - action_tokens.mean()) / (action_tokens.std() + 1e-4) * mask
 
 
-def unscaled(credit: Tensor, penalty: Tensor, group: Tensor, mask: Tensor) -> Tensor:
-    """Credit less the penalty."""
-    return credit - penalty
-
-
-def teaching_groups(credit: Tensor, group: Tensor) -> Tensor:
-    """[episodes] whether anybody of an episode's group has any credit [episodes, length]."""
-    sums, _ = _group_sums((credit.abs().amax(dim=1) > NOTHING).float(), group)
+def informative_groups(advantages: Tensor, group: Tensor) -> Tensor:
+    """[episodes] whether any episode of the group has a non-zero advantage [episodes, length]."""
+    sums, _ = _group_sums((advantages.abs().amax(dim=1) > EPS).float(), group)
     return sums[group] > 0
 
 
-def generalised_advantages(
-    rewards: Tensor, values: Tensor, last_values: Tensor, real: Tensor, discount: float, trace: float
+def kl_to_go(
+    logprobs: Tensor, reference: Tensor, mask: Tensor, step_index: Tensor, discount: float, estimator: KLEstimator
 ) -> Tensor:
-    """GAE [episodes, places] over those places that are `real` (Schulman et al., 2016, https://arxiv.org/abs/1506.02438).
+    """[episodes, length] the KL of each token and, discounted once per step, of the tokens after it.
 
-    A place is a token or a step; `last_values` [episodes] is what is expected after the last real one, 0 if it is over.
+    A token's own term must be log p − log q for the gradient to be that of the KL; for later tokens any unbiased
+    estimate will do, and k3 has the least variance.
+    """
+    own = (logprobs - reference) * mask
+    later = token_returns(kl_estimate(logprobs, reference, estimator) * mask, step_index, discount)
+    return (own + later) * mask
+
+
+def generalised_advantages(
+    rewards: Tensor, values: Tensor, last_values: Tensor, valid: Tensor, discount: float, gae_lambda: float
+) -> Tensor:
+    """GAE [episodes, places] over those places that are `valid` (Schulman et al., 2016, https://arxiv.org/abs/1506.02438).
+
+    A place is a token or a step; `last_values` [episodes] is the value after the last valid one, 0 if terminated.
     """
     advantages = torch.zeros_like(values)
     following_value = last_values
     following = torch.zeros_like(values[:, 0])
     for place in reversed(range(values.shape[1])):
-        surprise = rewards[:, place] + discount * following_value - values[:, place]
-        credit = surprise + discount * trace * following
-        here = real[:, place]
-        advantages[:, place] = torch.where(here, credit, 0.0)
-        following = torch.where(here, credit, following)
+        td_error = rewards[:, place] + discount * following_value - values[:, place]
+        advantage = td_error + discount * gae_lambda * following
+        here = valid[:, place]
+        advantages[:, place] = torch.where(here, advantage, 0.0)
+        following = torch.where(here, advantage, following)
         following_value = torch.where(here, values[:, place], following_value)
     return advantages
 

@@ -37,6 +37,14 @@ def import_named(place: str) -> Any:
     return getattr(module, name)
 
 
+def import_path(thing: Any) -> str | None:
+    """`module:name` of a class or function that can be imported again under it."""
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", "")
+    if module in (None, "__main__") or not name.isidentifier():
+        return None
+    return f"{module}:{name}" if getattr(importlib.import_module(str(module)), name, None) is thing else None
+
+
 def nearest(given: str, known: Iterable[str]) -> str | None:
     """The most similar known name, if one is similar; of equals, the one that has the same letters."""
     spelled = {_plain(name): name for name in known}

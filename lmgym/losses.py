@@ -1,4 +1,4 @@
-"""Objectives and averages: pure functions of log-probabilities [episodes, length], a paper each."""
+"""Objectives and loss averages: pure functions of log-probabilities [episodes, length], a paper each."""
 
 from __future__ import annotations
 
@@ -18,36 +18,27 @@ def policy_gradient(logprobs: Tensor, advantages: Tensor) -> Tensor:
     return -advantages * logprobs
 
 
-def importance_weights(logprobs: Tensor, behaviour: Tensor, largest: float) -> Tensor:
-    """How much likelier a token is now than when it was sampled, truncated, and constant for the gradient; 0 is never.
+def importance_weights(logprobs: Tensor, behaviour: Tensor, cap: float) -> Tensor:
+    """Ratios π / π_behaviour, truncated at `cap` and constant for the gradient; all 1 if the cap is 0.
 
     Truncated importance sampling (Ionides, 2008): bounded variance for a small bias towards the sampler.
     """
-    if not largest:
+    if not cap:
         return torch.ones_like(logprobs)
-    return (logprobs.detach() - behaviour).exp().clamp(max=largest)
+    return (logprobs.detach() - behaviour).exp().clamp(max=cap)
 
 
 def old_logprobs(logprobs: Tensor, batch: Batch) -> Tensor:
-    """What ratios are taken against: of fresh episodes the learner's own log-probabilities, so that they begin at 1.
+    """The denominator of PPO's ratios; for on-policy episodes the learner's own log-probs, so that ratios begin at 1.
 
-    The sampler's differ from those by rounding, in bfloat16 by more than a narrow clip allows; that difference is
-    corrected for apart, by `sampler_weights`.
+    The sampler's log-probs differ from the learner's by rounding, in bfloat16 by more than a narrow clip range allows.
+    That difference is corrected separately, by importance weights of `old` against the sampler.
     """
-    return torch.where(batch.fresh[:, None], logprobs.detach(), batch.old_logprobs)
-
-
-def sampler_weights(old: Tensor, batch: Batch, largest: float) -> Tensor:
-    """How much likelier a token was to the learner than to the sampler, truncated; 1 for older episodes, or if 0.
-
-    Truncated importance sampling token by token (https://fengyao.notion.site/off-policy-rl): the probability of what
-    came before a token is not corrected.
-    """
-    return importance_weights(old, batch.logprobs, largest)
+    return torch.where(batch.on_policy[:, None], logprobs.detach(), batch.old_logprobs)
 
 
 def token_ratios(logprobs: Tensor, old: Tensor) -> Tensor:
-    """How much likelier each token is now than it was, with its gradient."""
+    """PPO's ratios π / π_old [episodes, length], with their gradient."""
     return (logprobs - old).exp()
 
 
@@ -58,31 +49,39 @@ def sequence_ratios(logprobs: Tensor, old: Tensor, mask: Tensor) -> Tensor:
 
 
 def clipped(ratios: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
-    """PPO: nothing more is gained where the ratio has left 1 − low … 1 + high in the advantage's direction.
+    """PPO's clipped surrogate: no gradient once a ratio has left [1 − low, 1 + high] in the advantage's direction.
 
     Schulman et al., 2017, https://arxiv.org/abs/1707.06347; a larger `high` is DAPO's clip-higher.
     """
     return -torch.minimum(ratios * advantages, ratios.clamp(1 - low, 1 + high) * advantages)
 
 
-def soft_gated(ratios: Tensor, advantages: Tensor, rising: float, falling: float) -> Tensor:
-    """SAPO: a sigmoid instead of a clip, whose slope is 1 on policy and fades on both sides.
+def soft_gated(ratios: Tensor, advantages: Tensor, positive: float, negative: float) -> Tensor:
+    """SAPO: a sigmoid gate in place of the clip; its slope is 1 on policy and decays on both sides.
 
-    `rising` is its sharpness for good tokens and `falling` for bad ones (https://arxiv.org/abs/2511.20347).
+    The temperatures τ are for positive and for negative advantages (https://arxiv.org/abs/2511.20347).
     """
-    sharpness = torch.where(advantages > 0, rising, falling)
-    return -(sharpness * (ratios - 1)).sigmoid() * 4 / sharpness * advantages
+    temperature = torch.where(advantages > 0, positive, negative)
+    return -(temperature * (ratios - 1)).sigmoid() * 4 / temperature * advantages
 
 
-def preference(margins: Tensor, strength: float) -> Tensor:
-    """DPO: −log σ(strength · margin) of each pair (Rafailov et al., 2023, https://arxiv.org/abs/2305.18290)."""
-    return -torch.nn.functional.logsigmoid(strength * margins)
+def preference(logprobs: Tensor, batch: Batch, beta: float) -> Tensor:
+    """DPO: the mean over pairs of −log σ(β · margin); advantages mark the preferred episode by +1, the other by −1.
+
+    The margin is how much more the log-probability of the preferred episode has risen over the reference
+    (Rafailov et al., 2023, https://arxiv.org/abs/2305.18290).
+    """
+    rise = ((logprobs - batch.reference_logprobs) * batch.mask).sum(dim=1)
+    sign = batch.advantages.sum(dim=1).sign()
+    pair = batch.group.unique(return_inverse=True)[1]
+    margins = rise.new_zeros(int(pair.max()) + 1).index_add_(0, pair, sign * rise)
+    return -torch.nn.functional.logsigmoid(beta * margins).sum() / (batch.total_episodes / 2)
 
 
 def clipped_value_error(values: Tensor, old: Tensor, targets: Tensor, clip: float) -> Tensor:
-    """Half the squared error of a value, which gains nothing by moving further than `clip` from what it was."""
-    near = old + (values - old).clamp(-clip, clip) if clip else values
-    return torch.maximum((values - targets).square(), (near - targets).square()) / 2
+    """PPO's value loss: half the squared error; no gradient once a value has moved further than `clip` from `old`."""
+    clipped_values = old + (values - old).clamp(-clip, clip) if clip else values
+    return torch.maximum((values - targets).square(), (clipped_values - targets).square()) / 2
 
 
 def kl_estimate(logprobs: Tensor, reference: Tensor, estimator: KLEstimator) -> Tensor:
@@ -107,13 +106,13 @@ def kl_penalty(logprobs: Tensor, reference: Tensor, estimator: KLEstimator) -> T
 
 
 def adapted_coefficient(coefficient: float, measured: float, target: float) -> float:
-    """A coefficient that follows the measured KL, by 10 % at most; after Ziegler et al., 2019 (arXiv 1909.08593)."""
+    """The KL coefficient moved towards its target by at most 10 %; after Ziegler et al., 2019 (arXiv 1909.08593)."""
     error = min(max(measured / target - 1, -1.0), 1.0)
     return coefficient * (1 + 0.1 * error)
 
 
 def per_token(values: Tensor, batch: Batch) -> Tensor:
-    """The mean over all chosen tokens of the optimiser step: long episodes weigh more."""
+    """The mean over all action tokens of the optimiser step: long episodes weigh more."""
     return (values * batch.mask).sum() / batch.total_tokens
 
 
@@ -124,7 +123,7 @@ def per_episode(values: Tensor, batch: Batch) -> Tensor:
 
 
 def per_constant(values: Tensor, batch: Batch) -> Tensor:
-    """The sum over tokens by the length that an episode may have at most: unbiased, and no length is favoured.
+    """The sum over tokens divided by the maximum episode length: unbiased, independent of the length.
 
     Dr. GRPO; Liu et al., 2025, https://arxiv.org/abs/2503.20783.
     """
@@ -143,6 +142,12 @@ AVERAGES: dict[Averaging, Callable[[Tensor, Batch], Tensor]] = {
 def masked_mean(values: Tensor, mask: Tensor) -> float:
     """The mean where the mask is True, 0 where it is nowhere."""
     return float(values[mask].mean()) if bool(mask.any()) else 0.0
+
+
+def masked_quantile(values: Tensor, mask: Tensor, share: float) -> float:
+    """The quantile where the mask is True, 0 where it is nowhere."""
+    inside = values[mask].sort().values
+    return float(inside[min(int(share * len(inside)), len(inside) - 1)]) if len(inside) else 0.0
 
 
 def masked_max(values: Tensor, mask: Tensor) -> float:

@@ -1,86 +1,155 @@
-"""What every algorithm can be told; each field is a flag, and the line under it is its help."""
+"""The settings of the loop that every algorithm has; each field is a flag, and the string under it is its help."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
+from lmgym.algorithms.parts import GroupFilter, KLPenalty
 from lmgym.errors import UserError
+
+PartType = TypeVar("PartType")
+
+AT_LEAST_ONE = {"iterations", "group_size", "updates_per_iteration", "micro_batch_tokens"}
 
 
 @dataclass
 class RLConfig:
-    """The settings of the loop and of the optimiser."""
+    """The settings of the loop and of the optimiser; a subclass adds its own fields and lists its parts."""
+
+    compares_groups: ClassVar[bool] = False
+    """Whether an advantage compares an episode with the others of its group, so that a group needs at least two."""
 
     iterations: int = 7
-    """How often to collect episodes and learn from them."""
-    token_budget: int = 0
-    """Stop earlier once so many tokens have been generated; 0 is no limit. The schedule goes by --iterations."""
+    """Iterations of collecting episodes and updating the policy."""
     problems_per_iteration: int = 16
-    """Problems per iteration; 0 plays nothing and learns from --replay_episodes alone."""
+    """Problems sampled per iteration; 0 samples none and learns from --replay_episodes alone."""
     group_size: int = 8
-    """Episodes per problem; they are compared with each other."""
+    """Episodes sampled per problem; they form a group."""
     updates_per_iteration: int = 1
     """Optimiser steps per iteration, each over the whole batch."""
     learning_rate: float = 6e-5
-    """Step size of AdamW, before the schedule."""
+    """Peak learning rate of AdamW."""
     schedule: Literal["constant", "linear", "cosine"] = "linear"
-    """How the learning rate falls over the run."""
+    """Learning-rate schedule; linear and cosine decay to 0 at the last optimiser step."""
     warmup_steps: int = 0
-    """Optimiser steps over which the learning rate rises to its full size."""
+    """Optimiser steps of linear warm-up."""
     max_gradient_norm: float = 1.0
-    """A longer gradient is scaled down to this norm."""
-    weight_decay: float = 0.0
-    """Decoupled weight decay of AdamW."""
+    """Gradients are clipped to this norm."""
     micro_batch_tokens: int = 1024
-    """Tokens per forward and backward pass: less needs less memory and gives the same gradient."""
+    """Tokens per forward and backward pass; it bounds memory and does not change the gradient."""
     recompute_activations: bool = False
-    """Keep less of each pass and compute it again for the gradient: still less memory, and slower."""
-    gradient_accumulation_steps: int = 1
-    """Cut each optimiser step into about this many passes, or more; the gradient stays the same."""
-    buffer_capacity: int = 4096
-    """Episodes kept in memory; all of them stay on disk."""
+    """Gradient checkpointing: recompute activations in the backward pass; less memory, slower."""
     curriculum: bool = False
-    """Prefer problems that were solved 20 to 80 % of the time when they last came, of the first 1024 of the task."""
+    """Prefer problems with a success rate of 20 to 80 % when last sampled, among the first 1024 of the task."""
     replay_episodes: int = 0
-    """Older episodes from the buffer to learn from again in each iteration."""
-    balanced_replay: bool = False
-    """Replay as many rewarded episodes as unrewarded ones, instead of whole groups at random."""
+    """Episodes of earlier iterations, in whole groups, added to each update."""
     evaluate_every: int = 0
-    """Evaluate after every so many iterations; 0 is only at the end."""
-    evaluate_at_start: bool = True
-    """Evaluate before the first iteration."""
+    """Evaluate every this many iterations; 0: only before and after training."""
     eval_problems: int = 200
-    """Held-out problems per evaluation; 0 is no evaluation at all."""
+    """Held-out problems per evaluation; 0: no evaluation."""
     save_every: int = 10
-    """Write a checkpoint after every so many iterations; 0 is only when interrupted."""
+    """Write a checkpoint every this many iterations; 0: only on Ctrl-C."""
     seed: int = 0
-    """The source of all randomness of the run."""
+    """Seed of all randomness of the run."""
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        """The config with these flags, wherever they belong: to itself or to one of its parts."""
+        config, given = cls(), dict(settings)
+        changed: dict[str, Any] = {}
+        for field in fields(config):
+            value = getattr(config, field.name)
+            if is_dataclass(value) and not isinstance(value, type):
+                own = {part.name: given.pop(part.name) for part in fields(value) if part.name in given}
+                changed[field.name] = replace(value, **own)
+            elif field.name in given:
+                changed[field.name] = given.pop(field.name)
+        if given:
+            raise TypeError(f"{cls.__name__} has no setting {sorted(given)[0]!r}.")
+        return replace(config, **changed)
+
+    def settings(self) -> dict[str, Any]:
+        """Every flag and its value, those of the parts included."""
+        flat: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            is_part = is_dataclass(value) and not isinstance(value, type)
+            flat |= {part.name: getattr(value, part.name) for part in fields(value)} if is_part else {field.name: value}
+        return flat
+
+    def parts(self) -> Iterator[Any]:
+        """The parts that this algorithm lists."""
+        values = (getattr(self, field.name) for field in fields(self))
+        return (value for value in values if is_dataclass(value) and not isinstance(value, type))
+
+    def part(self, kind: type[PartType]) -> PartType | None:
+        """The part of this kind, where the algorithm lists one."""
+        return next((part for part in self.parts() if isinstance(part, kind)), None)
 
     @property
-    def parts_groups(self) -> bool:
-        """Whether an episode may stand alone in its group, with nobody to be compared with."""
-        return self.group_size == 1 or bool(self.replay_episodes and self.balanced_replay)
+    def optimiser_steps(self) -> int:
+        """How many optimiser steps the learning-rate schedule spans."""
+        return self.iterations * self.updates_per_iteration
+
+    @property
+    def uses_value_head(self) -> bool:
+        """Whether the policy's network also predicts values."""
+        return False
+
+    @property
+    def resample_rounds(self) -> int:
+        """How many times an iteration may sample problems."""
+        group_filter = self.part(GroupFilter)
+        return 1 if group_filter is None else group_filter.max_resample_rounds
+
+    def corrects_stale_episodes(self) -> bool:
+        """Whether the loss accounts for episodes that an older policy sampled."""
+        return True
 
     def check(self) -> None:
         """Refuses settings that cannot work, in one sentence."""
-        at_least_one = {"iterations", "group_size", "updates_per_iteration"}
-        at_least_one |= {"micro_batch_tokens", "gradient_accumulation_steps", "buffer_capacity"}
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for name, value in self.settings().items():
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 continue
-            least = 1 if field.name in at_least_one else 0
+            least = 1 if name in AT_LEAST_ONE else 0
             if not value >= least:  # also true of nan
-                raise UserError(f"--{field.name} is {value}: it must be at least {least}.")
+                raise UserError(f"--{name} is {value}: it must be at least {least}.")
         if not (self.problems_per_iteration or self.replay_episodes):
             raise UserError(
-                "--problems_per_iteration 0 plays nothing: say how many to learn from with --replay_episodes."
-            )
-        if self.buffer_capacity < self.problems_per_iteration * self.group_size:
-            raise UserError(
-                f"--buffer_capacity is {self.buffer_capacity}, less than the "
-                f"{self.problems_per_iteration * self.group_size} episodes of one iteration."
+                "--problems_per_iteration 0 samples nothing: say how many episodes to learn from with "
+                "--replay_episodes."
             )
         if self.max_gradient_norm == 0 or self.learning_rate == 0:
             raise UserError("--learning_rate and --max_gradient_norm must be above 0, or nothing is learnt.")
+        if self.compares_groups and self.group_size == 1:
+            raise UserError(
+                "an episode that is alone in its group has no advantage over the others: give --group_size 2 or more."
+            )
+        if not self.corrects_stale_episodes() and (self.replay_episodes or self.updates_per_iteration > 1):
+            raise UserError(
+                "without importance weights only one update on fresh episodes is unbiased: give --tis_cap 2, or use "
+                "reinforce-stable, for --replay_episodes or --updates_per_iteration."
+            )
+        for part in self.parts():
+            if hasattr(part, "check"):
+                part.check()
+        self._check_filter()
+
+    def _check_filter(self) -> None:
+        group_filter, kl = self.part(GroupFilter), self.part(KLPenalty)
+        if group_filter is None or not group_filter.filter_groups:
+            return
+        if self.settings().get("advantage_norm") == "batch" or (kl is not None and kl.in_reward):
+            raise UserError(
+                "--filter_groups drops groups whose advantages are all zero: with --advantage_norm batch or "
+                "--kl_place reward no group has that."
+            )
+        if kl is not None and kl.kl_coeff:
+            raise UserError(
+                "--filter_groups would drop the KL of the groups that it drops and bias it: give --kl_coeff 0, or "
+                "--no_filter_groups."
+            )
+        if self.curriculum and self.resample_rounds > 1:
+            raise UserError("--max_resample_rounds looks for informative problems itself: leave --curriculum out.")

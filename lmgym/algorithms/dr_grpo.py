@@ -1,28 +1,53 @@
-"""Dr. GRPO: GRPO without the two divisions that bias it (Liu et al., 2025)."""
+"""Dr. GRPO: GRPO without its two biased divisions (Liu et al., 2025)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torch import Tensor
+
+from lmgym.advantages import over_group
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.grpo import GRPO, GRPOConfig
-from lmgym.algorithms.policy_gradient import Normalisation
-from lmgym.losses import Averaging
+from lmgym.algorithms.parts import KL, EntropyBonus, GroupFilter, TruncatedImportanceSampling
+from lmgym.algorithms.rl_algorithm import RLAlgorithm
+from lmgym.learning.batch import Batch
+from lmgym.losses import clipped, old_logprobs, per_constant, token_ratios
+from lmgym.models.token_scorer import Scores
 
 
 @dataclass
-class DrGRPOConfig(GRPOConfig):
-    """Dr. GRPO: no division by the deviation, and none by the episode's length."""
+class DrGRPOConfig(RLConfig):
+    """Dr. GRPO: no division by the group's deviation, and none by the episode's length."""
 
-    averaging: Averaging = "constant"
-    """constant favours no length."""
-    normalisation: Normalisation = "none"
-    """none favours no difficulty."""
+    compares_groups: ClassVar[bool] = True
+
+    clip_low: float = 0.2
+    """Lower PPO clip: ratios below 1 − clip_low get no gradient."""
+    clip_high: float = 0.2
+    """Upper PPO clip: ratios above 1 + clip_high get no gradient."""
+    importance: TruncatedImportanceSampling = TruncatedImportanceSampling(tis_cap=2.0)
+    kl: KL = KL(0.0)
+    entropy: EntropyBonus = EntropyBonus()
+    group_filter: GroupFilter = GroupFilter()
 
 
-class DrGRPO(GRPO):
-    """GRPO done right (https://arxiv.org/abs/2503.20783)."""
+class DrGRPO(RLAlgorithm):
+    """GRPO done right (https://arxiv.org/abs/2503.20783). Average: constant."""
 
     Config: ClassVar[type[RLConfig]] = DrGRPOConfig
     config: DrGRPOConfig
+
+    def advantages(self, batch: Batch) -> Tensor:
+        """The return minus the group's mean."""
+        returns = over_group(batch.returns, batch.group)
+        return batch.at_every_token(returns) - self.config.kl.to_go(batch)
+
+    def loss(self, scores: Scores, batch: Batch) -> Tensor:
+        """PPO's clipped surrogate, token by token."""
+        config, old = self.config, old_logprobs(scores.logprobs, batch)
+        ratios = token_ratios(scores.logprobs, old)
+        values = clipped(ratios, batch.advantages, config.clip_low, config.clip_high)
+        values = config.importance.weights(old, batch) * values
+        values = values + config.kl.penalty(scores, batch, config.importance.tis_cap) + config.entropy.penalty(scores)
+        return per_constant(values, batch)

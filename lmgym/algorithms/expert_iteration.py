@@ -1,67 +1,68 @@
-"""Expert iteration: sample, keep what succeeded, imitate it, and sample again."""
+"""Expert iteration: sample, keep the successes, fine-tune on them, and sample again."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from lmgym.advantages import best_of_group
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.imitation import Imitation, ImitationConfig
+from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.learning.batch import Batch
 from lmgym.learning.first_weights import FirstWeights
-from lmgym.learning.learner import LearnerSettings
-from lmgym.runs.checkpoint import Companion
+from lmgym.losses import per_token, policy_gradient
+from lmgym.models.token_scorer import Scores
+from lmgym.policies.llm_policy import LLMPolicy
 
 
 @dataclass
-class ExpertIterationConfig(ImitationConfig):
+class ExpertIterationConfig(RLConfig):
     """Expert iteration, as in RAFT, best-of-n and, with --restart, STaR."""
 
     keep: int = 0
-    """Imitate the best so many of each group that earned anything; 0 is all that did."""
+    """Keep this many of the best rewarded episodes of each group; 0: all rewarded ones."""
     restart: bool = False
-    """Learn from the first model again in each iteration, as STaR does, over --updates_per_iteration of some dozens."""
+    """Start each iteration from the initial weights, as STaR does; use dozens of --updates_per_iteration."""
+
+    @property
+    def optimiser_steps(self) -> int:
+        """With a restart the schedule spans one iteration, not the run."""
+        return self.updates_per_iteration if self.restart else super().optimiser_steps
 
 
-class ExpertIteration(Imitation):
-    """Supervised learning on one's own successes (https://arxiv.org/abs/2203.14465, https://arxiv.org/abs/2304.06767)."""
+class ExpertIteration(RLAlgorithm):
+    """Fine-tuning on own successes (https://arxiv.org/abs/2203.14465, https://arxiv.org/abs/2304.06767)."""
 
     Config: ClassVar[type[RLConfig]] = ExpertIterationConfig
     config: ExpertIterationConfig
+    first_weights: FirstWeights | None = None
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self.first = FirstWeights(self.learner) if self.config.restart else None
+    def setup(self, ref_policy: LLMPolicy | None) -> None:
+        """Keeps the initial weights where each iteration restarts from them."""
+        if self.config.restart:
+            self.first_weights = self.auxiliary_state["first"] = FirstWeights(self.learner)
 
-    def _learner_settings(self) -> LearnerSettings:
-        """With a restart the schedule falls over one iteration, not over the run."""
-        settings = super()._learner_settings()
-        return replace(settings, total_steps=self.config.updates_per_iteration) if self.config.restart else settings
-
-    def continue_schedule(self, factor: float) -> None:
-        """With a restart every iteration has a schedule of its own, which a longer run does not change."""
-        if not self.config.restart:
-            super().continue_schedule(factor)
-
-    def update_policy(self) -> dict[str, float]:
-        """Goes back to the first model, where that is asked for, and imitates from there."""
-        if self.first is not None:
-            self.first.restore()
-        return super().update_policy()
+    def prepare(self, batch: Batch) -> Batch:
+        """Restarts from the initial weights, for which the episodes are off-policy."""
+        if self.first_weights is None:
+            return batch
+        self.first_weights.restore()
+        self.state.pop("schedule_step", None)  # every iteration has a schedule of its own
+        self.state.pop("schedule_factor", None)
+        return batch.with_(on_policy=torch.zeros_like(batch.on_policy))
 
     def advantages(self, batch: Batch) -> Tensor:
-        """1 for what is kept, 0 for the rest."""
+        """1 for episodes that are kept, 0 for the others."""
         kept = best_of_group(batch.returns, batch.group, self.config.keep or len(batch), batch.seed)
         return batch.at_every_token(kept)
 
-    def learnable(self, batch: Batch) -> Batch:
-        """Only what is kept, and averaged as if there had been nothing else."""
+    def select_for_update(self, batch: Batch) -> Batch:
+        """Only the kept episodes, which alone count in the average."""
         return batch.select(torch.nonzero(batch.advantages.sum(dim=1))[:, 0]).recounted()
 
-    def companions(self) -> dict[str, Companion]:
-        """The first model goes into the checkpoint, or a resumed run could not go back to it."""
-        return super().companions() | ({"first": self.first} if self.first is not None else {})
+    def loss(self, scores: Scores, batch: Batch) -> Tensor:
+        """The mean negative log-likelihood per token."""
+        return per_token(policy_gradient(scores.logprobs, batch.advantages), batch)

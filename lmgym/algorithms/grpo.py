@@ -9,66 +9,52 @@ from torch import Tensor
 
 from lmgym.advantages import over_group
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.policy_gradient import Normalisation, PolicyGradient, PolicyGradientConfig
+from lmgym.algorithms.parts import KL, AdvantageNorm, EntropyBonus, GroupFilter, TruncatedImportanceSampling
+from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.learning.batch import Batch
-from lmgym.losses import Averaging, clipped, old_logprobs, sampler_weights, token_ratios
+from lmgym.losses import AVERAGES, Averaging, clipped, old_logprobs, token_ratios
+from lmgym.models.token_scorer import Scores
 
 
 @dataclass
-class GroupRelativeConfig(PolicyGradientConfig):
-    """Returns over their group's mean and by its deviation."""
+class GRPOConfig(RLConfig):
+    """GRPO: returns standardised within their group, PPO's clipped surrogate, the mean over episodes."""
 
     compares_groups: ClassVar[bool] = True
 
-    normalisation: Normalisation = "group"
-    """group divides by the deviation of the group's credit."""
-    max_ratio: float = 2.0
-    """The KL of an older token weighs as much as it is likelier now, up to this; 0 leaves its weight at 1."""
-
-    def corrects_old_episodes(self) -> bool:
-        """The objective has a ratio of its own."""
-        return True
-
-
-@dataclass
-class GRPOConfig(GroupRelativeConfig):
-    """GRPO: returns over their group's mean and by its deviation, a clipped ratio, the mean over episodes."""
-
-    averaging: Averaging = "episode"
-    """token: all tokens weigh alike; episode: all episodes do; constant: a sum over a fixed length, without bias."""
     clip_low: float = 0.2
-    """A token's probability need not fall below 1 − this of what it was."""
+    """Lower PPO clip: ratios below 1 − clip_low get no gradient."""
     clip_high: float = 0.2
-    """Nor rise above 1 + this."""
-    max_sampler_ratio: float = 2.0
-    """A token weighs as much as it was likelier to the learner than to the sampler, up to this; 0 is no correction."""
+    """Upper PPO clip: ratios above 1 + clip_high get no gradient."""
+    averaging: Averaging = "episode"
+    """Loss average. token: mean over tokens; episode: mean of episode means; constant: divide by maximum length."""
+    norm: AdvantageNorm = AdvantageNorm("group")
+    importance: TruncatedImportanceSampling = TruncatedImportanceSampling(tis_cap=2.0)
+    kl: KL = KL(0.0)
+    entropy: EntropyBonus = EntropyBonus()
+    group_filter: GroupFilter = GroupFilter()
 
 
-class GroupRelative(PolicyGradient):
-    """The credit that GRPO and its relatives share.
+class GRPO(RLAlgorithm):
+    """Group relative policy optimisation (https://arxiv.org/abs/2402.03300).
 
-    The mean contains the episode itself, which shrinks the update by one part in the group's size, and the deviation
-    is of what was sampled, which biases it towards problems that are nearly always or never solved.
+    The group mean contains the episode itself, which shrinks the update by one part in the group's size. Division by
+    the sampled deviation biases it towards problems with a success rate near 0 or 1.
     """
-
-    def credit(self, batch: Batch) -> Tensor:
-        """The return over the group's mean."""
-        return batch.at_every_token(over_group(batch.returns, batch.group))
-
-
-class GRPO(GroupRelative):
-    """Credit: over the group. Objective: the clipped ratio (https://arxiv.org/abs/2402.03300)."""
 
     Config: ClassVar[type[RLConfig]] = GRPOConfig
     config: GRPOConfig
 
-    def ratios(self, logprobs: Tensor, old: Tensor, batch: Batch) -> Tensor:
-        """How much likelier each token is now."""
-        return token_ratios(logprobs, old)
+    def advantages(self, batch: Batch) -> Tensor:
+        """The return minus the group's mean, divided by the group's standard deviation."""
+        config, returns = self.config, over_group(batch.returns, batch.group)
+        return config.norm.apply(batch.at_every_token(returns), batch, config.kl.to_go(batch))
 
-    def objective(self, logprobs: Tensor, batch: Batch) -> Tensor:
-        """PPO's clip of those ratios."""
-        config, old = self.config, old_logprobs(logprobs, batch)
-        ratios = self.ratios(logprobs, old, batch)
-        weights = sampler_weights(old, batch, config.max_sampler_ratio)
-        return weights * clipped(ratios, batch.advantages, config.clip_low, config.clip_high)
+    def loss(self, scores: Scores, batch: Batch) -> Tensor:
+        """PPO's clipped surrogate, token by token."""
+        config, old = self.config, old_logprobs(scores.logprobs, batch)
+        ratios = token_ratios(scores.logprobs, old)
+        values = clipped(ratios, batch.advantages, config.clip_low, config.clip_high)
+        values = config.importance.weights(old, batch) * values
+        values = values + config.kl.penalty(scores, batch, config.importance.tis_cap) + config.entropy.penalty(scores)
+        return AVERAGES[config.averaging](values, batch)

@@ -1,4 +1,4 @@
-"""GSPO: GRPO whose ratio, and whose clip, belong to the whole episode (Zheng et al., 2025)."""
+"""GSPO: GRPO with sequence-level ratios and clip (Zheng et al., 2025)."""
 
 from __future__ import annotations
 
@@ -7,31 +7,51 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from lmgym.advantages import over_group
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.grpo import GRPO, GRPOConfig
+from lmgym.algorithms.parts import KL, AdvantageNorm, EntropyBonus, GroupFilter, TruncatedImportanceSampling
+from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.learning.batch import Batch
-from lmgym.losses import sequence_ratios
+from lmgym.losses import clipped, old_logprobs, per_episode, sequence_ratios
+from lmgym.models.token_scorer import Scores
 
 
 @dataclass
-class GSPOConfig(GRPOConfig):
-    """GSPO: the geometric mean of an episode's ratios moves little, so its clip is narrow."""
+class GSPOConfig(RLConfig):
+    """GSPO: the geometric mean of an episode's ratios moves little, so its clip range is narrow."""
+
+    compares_groups: ClassVar[bool] = True
 
     clip_low: float = 3e-4
-    """An episode's mean ratio need not fall below 1 − this."""
+    """Lower clip of the sequence ratio: below 1 − clip_low an episode gets no gradient."""
     clip_high: float = 4e-4
-    """Nor rise above 1 + this."""
+    """Upper clip of the sequence ratio: above 1 + clip_high an episode gets no gradient."""
+    norm: AdvantageNorm = AdvantageNorm("group")
+    importance: TruncatedImportanceSampling = TruncatedImportanceSampling(tis_cap=2.0)
+    kl: KL = KL(0.0)
+    entropy: EntropyBonus = EntropyBonus()
+    group_filter: GroupFilter = GroupFilter()
 
 
-class GSPO(GRPO):
-    """What is rewarded is an episode, so what is corrected and clipped is one too (https://arxiv.org/abs/2507.18071).
+class GSPO(RLAlgorithm):
+    """Ratio and clip are of whole episodes, as the reward is (https://arxiv.org/abs/2507.18071). Average: per episode.
 
-    The correction for the sampler's rounding is still of single tokens.
+    The correction for the sampler's rounding is still token by token.
     """
 
     Config: ClassVar[type[RLConfig]] = GSPOConfig
     config: GSPOConfig
 
-    def ratios(self, logprobs: Tensor, old: Tensor, batch: Batch) -> Tensor:
-        """How much likelier each episode is now, on each of its tokens."""
-        return sequence_ratios(logprobs, old, batch.mask)
+    def advantages(self, batch: Batch) -> Tensor:
+        """The return minus the group's mean, divided by the group's standard deviation."""
+        config, returns = self.config, over_group(batch.returns, batch.group)
+        return config.norm.apply(batch.at_every_token(returns), batch, config.kl.to_go(batch))
+
+    def loss(self, scores: Scores, batch: Batch) -> Tensor:
+        """PPO's clipped surrogate of sequence ratios."""
+        config, old = self.config, old_logprobs(scores.logprobs, batch)
+        ratios = sequence_ratios(scores.logprobs, old, batch.mask)
+        values = clipped(ratios, batch.advantages, config.clip_low, config.clip_high)
+        values = config.importance.weights(old, batch) * values
+        values = values + config.kl.penalty(scores, batch, config.importance.tis_cap) + config.entropy.penalty(scores)
+        return per_episode(values, batch)

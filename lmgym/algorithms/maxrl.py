@@ -1,4 +1,4 @@
-"""MaxRL: a policy gradient that climbs towards the likelihood of success (Tajwar et al., 2026)."""
+"""MaxRL: a policy gradient that approaches the gradient of the log success rate (Tajwar et al., 2026)."""
 
 from __future__ import annotations
 
@@ -9,30 +9,46 @@ from torch import Tensor
 
 from lmgym.advantages import over_success_rate
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.policy_gradient import PolicyGradient, PolicyGradientConfig
+from lmgym.algorithms.parts import KL, EntropyBonus, GroupFilter, TruncatedImportanceSampling
+from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
-from lmgym.losses import Averaging
+from lmgym.losses import per_constant, policy_gradient
+from lmgym.models.token_scorer import Scores
 
 
 @dataclass
-class MaxRLConfig(PolicyGradientConfig):
-    """MaxRL: returns over, and divided by, the group's mean; for rewards that are 0 or 1."""
+class MaxRLConfig(RLConfig):
+    """MaxRL: advantages divided by the mean return of the group; for rewards of 0 or 1."""
 
     compares_groups: ClassVar[bool] = True
 
-    averaging: Averaging = "constant"
-    """constant is the unbiased one; token and episode favour some lengths."""
+    importance: TruncatedImportanceSampling = TruncatedImportanceSampling(0.0)
+    kl: KL = KL(0.0)
+    entropy: EntropyBonus = EntropyBonus()
+    group_filter: GroupFilter = GroupFilter()
+
+    def corrects_stale_episodes(self) -> bool:
+        """By importance weights."""
+        return bool(self.importance.tis_cap)
 
 
-class MaxRL(PolicyGradient):
-    """The harder a problem, the more its rare successes weigh (https://arxiv.org/abs/2602.02710)."""
+class MaxRL(RLAlgorithm):
+    """The lower the success rate, the larger the advantage of a success (https://arxiv.org/abs/2602.02710)."""
 
     Config: ClassVar[type[RLConfig]] = MaxRLConfig
     config: MaxRLConfig
 
-    def credit(self, batch: Batch) -> Tensor:
-        """(r − r̄) / r̄; the division makes no sense of rewards below 0."""
+    def advantages(self, batch: Batch) -> Tensor:
+        """(r − r̄) / r̄ within the group; undefined for negative rewards."""
         if bool((batch.returns < 0).any()):
             raise UserError("maxrl needs rewards that are not negative; this environment gives some that are.")
-        return batch.at_every_token(over_success_rate(batch.returns, batch.group))
+        advantages = over_success_rate(batch.returns, batch.group)
+        return batch.at_every_token(advantages) - self.config.kl.to_go(batch)
+
+    def loss(self, scores: Scores, batch: Batch) -> Tensor:
+        """The importance-weighted policy gradient, the KL and the entropy bonus."""
+        config, weights = self.config, self.config.importance.weights(scores.logprobs, batch)
+        values = weights * policy_gradient(scores.logprobs, batch.advantages)
+        values = values + config.kl.penalty(scores, batch, config.importance.tis_cap) + config.entropy.penalty(scores)
+        return per_constant(values, batch)

@@ -1,4 +1,4 @@
-"""Online DPO: in each group the best episode is preferred to the worst, and the pair is learnt (Guo et al., 2024)."""
+"""Online DPO: in each group the best episode is preferred over the worst (Guo et al., 2024)."""
 
 from __future__ import annotations
 
@@ -10,48 +10,44 @@ from torch import Tensor
 
 from lmgym.advantages import best_against_worst
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.with_reference import WithReference, WithReferenceConfig
+from lmgym.algorithms.parts import KLPenalty
+from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
 from lmgym.losses import preference
+from lmgym.models.token_scorer import Scores
 
 
 @dataclass
-class OnlineDPOConfig(WithReferenceConfig):
-    """DPO on pairs of fresh episodes."""
+class OnlineDPOConfig(RLConfig):
+    """DPO on pairs of episodes that the current policy sampled; --kl_coeff is the β of DPO."""
 
-    kl_coeff: float = 0.1
-    """The β of DPO: how strongly the policy is held to the reference while it tells good from bad."""
+    compares_groups: ClassVar[bool] = True
+
+    kl: KLPenalty = KLPenalty(kl_coeff=0.1)
 
     def check(self) -> None:
-        """Also refuses what leaves nothing to compare."""
+        """Also refuses a β of 0."""
         super().check()
-        if self.parts_groups or not self.kl_coeff:
-            raise UserError(
-                "dpo compares episodes of a group: it needs --group_size 2 or more, whole groups if it replays, and "
-                "--kl_coeff above 0."
-            )
+        if not self.kl.kl_coeff:
+            raise UserError("--kl_coeff is the β of dpo: it must be above 0.")
 
 
-class OnlineDPO(WithReference):
-    """The policy's own fresh samples make the pairs, one of each group (https://arxiv.org/abs/2402.04792)."""
+class OnlineDPO(RLAlgorithm):
+    """One pair of each group whose returns differ (https://arxiv.org/abs/2402.04792)."""
 
     Config: ClassVar[type[RLConfig]] = OnlineDPOConfig
     config: OnlineDPOConfig
     compares_episodes: ClassVar[bool] = True
 
     def advantages(self, batch: Batch) -> Tensor:
-        """+1 for the one that is preferred, −1 for the other."""
+        """+1 for the preferred episode, −1 for the other."""
         return batch.at_every_token(best_against_worst(batch.returns, batch.group, batch.seed))
 
-    def learnable(self, batch: Batch) -> Batch:
-        """Only the pairs, and as if there had been nothing else."""
+    def select_for_update(self, batch: Batch) -> Batch:
+        """Only the pairs, which alone count in the average."""
         return batch.select(torch.nonzero(batch.advantages.sum(dim=1))[:, 0]).recounted()
 
-    def loss(self, logprobs: Tensor, batch: Batch) -> Tensor:
-        """−log σ of how much more the better one has gained on the reference, the mean over pairs."""
-        gained = ((logprobs - batch.reference_logprobs) * batch.mask).sum(dim=1)
-        sign = batch.advantages.sum(dim=1).sign()
-        pair = batch.group.unique(return_inverse=True)[1]
-        margins = gained.new_zeros(int(pair.max()) + 1).index_add_(0, pair, sign * gained)
-        return preference(margins, self.config.kl_coeff).sum() / (batch.total_episodes / 2)
+    def loss(self, scores: Scores, batch: Batch) -> Tensor:
+        """−log σ(β · margin), the mean over pairs."""
+        return preference(scores.logprobs, batch, self.config.kl.kl_coeff)

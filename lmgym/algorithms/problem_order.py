@@ -1,4 +1,4 @@
-"""A curriculum: problems that are solved now and then teach more than those that are always or never solved."""
+"""The problems of each iteration: a shuffled walk through the task, or a curriculum by success rate."""
 
 from __future__ import annotations
 
@@ -11,19 +11,40 @@ from lmgym.evaluation.evaluation import is_correct
 from lmgym.types import Episode, Problem
 
 TOO_HARD, TOO_EASY = 0.2, 0.8
-"""Below the one nothing is found, above the other nothing is left to find."""
+"""Success rates outside of this range give groups with little or no advantage."""
 
 POOL = 1024
-"""How many problems of a large task are gone through again and again."""
+"""How many problems of a task a curriculum chooses from."""
 
-ENDLESS = 100_000
-"""A task with more problems than this is procedural: it is gone through in order, from a random start."""
+PROCEDURAL_SIZE = 100_000
+"""A task with more problems than this is procedural: it is traversed in order, from a random start."""
+
+
+class ProblemOrder:
+    """Which problems an iteration samples: a function of seed and iteration, and for a curriculum of the past."""
+
+    def __init__(self, problems: Sequence[Problem], count: int, seed: int, rounds: int = 1) -> None:
+        """`count` problems per round, and at most `rounds` rounds per iteration."""
+        self.problems, self.count, self.seed, self.rounds = problems, count, seed, rounds
+
+    def shuffled(self, iteration: int, resample_round: int = 0) -> list[int]:
+        """The next problems of the walk; each round of an iteration continues where the one before it ended."""
+        first = (iteration * self.rounds + resample_round) * self.count
+        return shuffled_walk(first, self.count, len(self.problems), self.seed)
+
+    def curriculum(self, iteration: int, episodes: Iterable[Episode]) -> list[int]:
+        """Problems of medium success rate first, by the episodes of earlier iterations."""
+        before = [episode for episode in episodes if episode.iteration < iteration]
+        random = np.random.default_rng([self.seed, iteration])
+        pool = min(len(self.problems), POOL)
+        ids = [self.problems[index].id for index in range(pool)]
+        return choose_problems(random.permutation(pool).tolist(), ids, success_rates(before), self.count)
 
 
 def shuffled_walk(first: int, count: int, size: int, seed: int) -> list[int]:
-    """`count` problems from place `first` on of an endless walk: all of a task's come once before any comes twice."""
+    """`count` problems from position `first` of an infinite sequence of epochs, each a permutation of the task."""
     places = range(first, first + count)
-    if size > ENDLESS:
+    if size > PROCEDURAL_SIZE:
         start = int(np.random.default_rng(seed).integers(size))
         return [(start + place) % size for place in places]
     epochs = {place // size for place in places}
@@ -31,17 +52,8 @@ def shuffled_walk(first: int, count: int, size: int, seed: int) -> list[int]:
     return [int(orders[place // size][place % size]) for place in places]
 
 
-def fruitful_problems(
-    problems: Sequence[Problem], episodes: Iterable[Episode], count: int, random: np.random.Generator
-) -> list[int]:
-    """`count` problems, those first that were neither always nor never solved when `episodes` last met them."""
-    pool = min(len(problems), POOL)
-    ids = [problems[index].id for index in range(pool)]
-    return choose_problems(random.permutation(pool).tolist(), ids, success_rates(episodes), count)
-
-
 def success_rates(episodes: Iterable[Episode]) -> dict[str, float]:
-    """For each problem, by its id, the share of its newest group's episodes that are right."""
+    """For each problem, by its id, the share of correct episodes in its newest group."""
     newest: dict[str, tuple[int, list[bool]]] = {}
     for episode in episodes:
         iteration, outcomes = newest.get(episode.problem.id, (episode.iteration, []))
@@ -52,12 +64,12 @@ def success_rates(episodes: Iterable[Episode]) -> dict[str, float]:
 
 
 def choose_problems(order: Sequence[int], ids: Sequence[str], rates: Mapping[str, float], count: int) -> list[int]:
-    """Half from those solved 20 to 80 % of the time, then new ones, then whatever there is; in the order given.
+    """Half with a success rate of 20 to 80 %, then unseen ones, then any others; in the order given.
 
-    A task with fewer problems than that is gone through again.
+    A task with fewer problems than that is repeated.
     """
-    fruitful = [index for index in order if TOO_HARD <= rates.get(ids[index], -1.0) <= TOO_EASY]
-    unknown = [index for index in order if ids[index] not in rates]
-    chosen = fruitful[: count - count // 2] + unknown
-    chosen += [index for index in (*fruitful, *order) if index not in set(chosen)]
+    medium = [index for index in order if TOO_HARD <= rates.get(ids[index], -1.0) <= TOO_EASY]
+    unseen = [index for index in order if ids[index] not in rates]
+    chosen = medium[: count - count // 2] + unseen
+    chosen += [index for index in (*medium, *order) if index not in set(chosen)]
     return list(islice(cycle(dict.fromkeys(chosen)), count))

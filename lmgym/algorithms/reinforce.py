@@ -1,4 +1,4 @@
-"""REINFORCE: discounted per-step returns over a baseline (Williams, 1992)."""
+"""REINFORCE with every part to choose from: discounted per-step returns minus a baseline (Williams, 1992)."""
 
 from __future__ import annotations
 
@@ -11,70 +11,98 @@ from torch import Tensor
 
 from lmgym.advantages import batch_baseline, discounted_returns, group_baseline
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.policy_gradient import PolicyGradient, PolicyGradientConfig
+from lmgym.algorithms.parts import KL, AdvantageNorm, EntropyBonus, GroupFilter, TruncatedImportanceSampling
+from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.errors import UserError
 from lmgym.evaluation.evaluation import play
 from lmgym.learning.batch import Batch
+from lmgym.losses import AVERAGES, Averaging, policy_gradient
+from lmgym.models.token_scorer import Scores
 
-RUNNING_DECAY = 0.9
-"""How much of the running baseline an iteration keeps."""
+Baseline = Literal["group", "batch", "running", "greedy", "none"]
 
 
 @dataclass
-class ReinforceConfig(PolicyGradientConfig):
-    """REINFORCE: every token carries the discounted return of its own step, less a baseline."""
+class ReinforceConfig(RLConfig):
+    """REINFORCE: every token gets the discounted return of its own step, minus a baseline."""
 
     discount: float = 1.0
-    """How much a reward one step later is worth."""
-    baseline: Literal["group", "batch", "running", "greedy", "none"] = "group"
-    """What a return is compared with: the mean of its group, of the batch, of earlier batches, a greedy episode."""
+    """Discount factor γ per step of the environment."""
+    baseline: Baseline = "group"
+    """Mean return of the group, of the batch, of earlier iterations (running), of a greedy episode, or none."""
+    averaging: Averaging = "token"
+    """Loss average. token: mean over tokens; episode: mean of episode means; constant: divide by maximum length."""
+    norm: AdvantageNorm = AdvantageNorm("none")
+    importance: TruncatedImportanceSampling = TruncatedImportanceSampling(0.0)
+    kl: KL = KL(0.0)
+    entropy: EntropyBonus = EntropyBonus()
+    group_filter: GroupFilter = GroupFilter()
+
+    def corrects_stale_episodes(self) -> bool:
+        """By importance weights."""
+        return bool(self.importance.tis_cap)
 
     def check(self) -> None:
-        """Also refuses what would teach nothing, or the wrong thing, in silence."""
+        """Also refuses a baseline that would leave nothing to learn."""
         super().check()
-        if self.baseline == "group" and self.parts_groups:
-            raise UserError(
-                "an episode that is alone in its group has no advantage over it: use --baseline batch with "
-                "--group_size 1 or --balanced_replay."
-            )
-        if self.baseline == "greedy" and (self.replay_episodes or self.curriculum):
-            raise UserError("a greedy baseline goes with neither --replay_episodes nor --curriculum.")
+        check_baseline(self, self.baseline)
         if self.discount > 1:
             raise UserError(f"--discount is {self.discount}: it must be from 0 to 1.")
 
 
-class Reinforce(PolicyGradient):
-    """The plain policy gradient."""
+class Reinforce(RLAlgorithm):
+    """Advantage: return − baseline. Objective: −weight · advantage · log-prob."""
 
     Config: ClassVar[type[RLConfig]] = ReinforceConfig
     config: ReinforceConfig
     greedy_returns: Tensor
-    """[problems] what a greedy episode of each problem earned in this iteration."""
+    """[problems] the return of a greedy episode of each problem of this iteration."""
 
-    def credit(self, batch: Batch) -> Tensor:
-        """Each step's return over the baseline, on each of its tokens."""
-        returns = discounted_returns(batch.rewards, self.config.discount)
-        return batch.at_tokens(returns - BASELINES[self.config.baseline](self, returns, batch))
-
-    def update_policy(self) -> dict[str, float]:
-        """Plays greedily first where that is the baseline, and remembers the mean return."""
+    def prepare(self, batch: Batch) -> Batch:
+        """Samples the greedy episodes, where they are the baseline."""
         if self.config.baseline == "greedy":
-            greedy = play(self.policy, self.envs.env, self.next_problems(), temperature=0.0, seed=self.next_seed())
-            self.spend(sum(episode.length for episode in greedy))
-            rewards = [torch.tensor(episode.rewards) for episode in greedy]
-            padded = torch.nn.utils.rnn.pad_sequence(rewards, batch_first=True)
-            self.greedy_returns = discounted_returns(padded, self.config.discount)[:, 0]
-        metrics = super().update_policy()
-        past = self.memory.get("mean_reward", metrics["reward"])
-        self.memory["mean_reward"] = RUNNING_DECAY * past + (1 - RUNNING_DECAY) * metrics["reward"]
-        return metrics
+            self.greedy_returns = greedy_returns(self, self.config.discount)
+        return batch
+
+    def advantages(self, batch: Batch) -> Tensor:
+        """Each step's return minus the baseline, on each of its tokens."""
+        config, returns = self.config, discounted_returns(batch.rewards, self.config.discount)
+        advantages = batch.at_tokens(returns - BASELINES[config.baseline](self, returns, batch))
+        return config.norm.apply(advantages, batch, config.kl.to_go(batch, config.discount))
+
+    def loss(self, scores: Scores, batch: Batch) -> Tensor:
+        """The importance-weighted policy gradient, the KL and the entropy bonus."""
+        config, weights = self.config, self.config.importance.weights(scores.logprobs, batch)
+        values = weights * policy_gradient(scores.logprobs, batch.advantages)
+        values = values + config.kl.penalty(scores, batch, config.importance.tis_cap) + config.entropy.penalty(scores)
+        return AVERAGES[config.averaging](values, batch)
 
 
-BASELINES: dict[str, Callable[[Reinforce, Tensor, Batch], Tensor | float]] = {
+def check_baseline(config: RLConfig, baseline: Baseline) -> None:
+    """Refuses a baseline that equals the return itself, or that belongs to other problems."""
+    if baseline == "group" and config.group_size == 1:
+        raise UserError(
+            "an episode that is alone in its group has no advantage over it: use --baseline batch with --group_size 1."
+        )
+    if baseline == "greedy" and (config.replay_episodes or config.curriculum):
+        raise UserError("a greedy baseline goes with neither --replay_episodes nor --curriculum.")
+
+
+def greedy_returns(algorithm: RLAlgorithm, discount: float) -> Tensor:
+    """[problems] discounted returns of one greedy episode of each problem of this iteration; their tokens count too."""
+    problems, seed = algorithm.next_problems(), algorithm.next_seed()
+    episodes = play(algorithm.policy, algorithm.envs.env, problems, temperature=0.0, seed=seed)
+    algorithm.policy.release_cache()
+    algorithm.state["tokens"] = algorithm.state.get("tokens", 0.0) + sum(episode.length for episode in episodes)
+    rewards = [torch.tensor(episode.rewards) for episode in episodes]
+    return discounted_returns(torch.nn.utils.rnn.pad_sequence(rewards, batch_first=True), discount)[:, 0]
+
+
+BASELINES: dict[Baseline, Callable[[Reinforce, Tensor, Batch], Tensor | float]] = {
     "none": lambda algorithm, returns, batch: 0.0,
     "group": lambda algorithm, returns, batch: group_baseline(returns, batch.step_count, batch.group),
     "batch": lambda algorithm, returns, batch: batch_baseline(returns, batch.step_count),
-    "running": lambda algorithm, returns, batch: algorithm.memory.get("mean_reward", 0.0),
+    "running": lambda algorithm, returns, batch: algorithm.state.get("mean_reward", 0.0),
     "greedy": lambda algorithm, returns, batch: algorithm.greedy_returns[batch.group][:, None],
 }
-"""Each but the batch's and the group's is independent of the episode it is compared with, so it adds no bias."""
+"""All but `batch` and `group` are independent of the episode they are subtracted from, so they add no bias."""

@@ -1,4 +1,4 @@
-"""REINFORCE++: a KL in the reward, advantages normalised over the whole batch, and PPO's clip (Hu, 2025)."""
+"""REINFORCE++: KL in the reward, advantages normalised over the whole batch, and PPO's clip (Hu, 2025)."""
 
 from __future__ import annotations
 
@@ -7,47 +7,57 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from lmgym.advantages import discounted_returns, group_baseline
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.policy_gradient import Normalisation
-from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
+from lmgym.algorithms.parts import KL, AdvantageNorm, EntropyBonus, TruncatedImportanceSampling
+from lmgym.algorithms.rl_algorithm import RLAlgorithm
+from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
-from lmgym.losses import KLEstimator, clipped, old_logprobs, sampler_weights, token_ratios
+from lmgym.losses import clipped, old_logprobs, per_token, token_ratios
+from lmgym.models.token_scorer import Scores
 
 
 @dataclass
-class ReinforcePPConfig(ReinforceConfig):
-    """REINFORCE++: with --baseline group and --kl_place loss it is its second variant, which suits groups."""
+class ReinforcePPConfig(RLConfig):
+    """REINFORCE++; with --baseline group and --kl_place loss it is REINFORCE++-baseline."""
 
-    baseline: Literal["group", "batch", "running", "greedy", "none"] = "none"
-    """none is the original; group is REINFORCE++-baseline."""
-    normalisation: Normalisation = "batch"
-    """batch makes the advantages of all tokens one population."""
-    kl_coeff: float = 0.001
-    """How strongly the policy is held to the reference; 0 computes no reference at all."""
-    kl_estimator: KLEstimator = "k1"
-    """How the KL of later tokens is estimated."""
-    kl_place: Literal["loss", "reward"] = "reward"
-    """In the reward, a token answers for its own KL and for that of what follows it."""
-    max_ratio: float = 2.0
-    """The weight of a KL in the loss, if it is put there, is cut here."""
+    discount: float = 1.0
+    """Discount factor γ per step of the environment."""
+    baseline: Literal["none", "group"] = "none"
+    """none: REINFORCE++; group: subtract the mean return of the group (REINFORCE++-baseline)."""
     clip: float = 0.2
-    """A token's probability need not move further than this share of what it was."""
-    max_sampler_ratio: float = 2.0
-    """A token weighs as much as it was likelier to the learner than to the sampler, up to this; 0 is no correction."""
+    """PPO clip range: ratios outside of 1 ± clip get no gradient in the advantage's direction."""
+    norm: AdvantageNorm = AdvantageNorm("batch")
+    kl: KL = KL(kl_coeff=0.001, kl_place="reward")
+    entropy: EntropyBonus = EntropyBonus()
+    importance: TruncatedImportanceSampling = TruncatedImportanceSampling(tis_cap=2.0)
 
-    def corrects_old_episodes(self) -> bool:
-        """The objective has a ratio of its own."""
-        return True
+    def check(self) -> None:
+        """Also refuses a group baseline without groups."""
+        super().check()
+        if self.baseline == "group" and self.group_size == 1:
+            raise UserError("--baseline group needs --group_size 2 or more.")
+        if self.discount > 1:
+            raise UserError(f"--discount is {self.discount}: it must be from 0 to 1.")
 
 
-class ReinforcePP(Reinforce):
-    """No critic and no group is needed (https://arxiv.org/abs/2501.03262)."""
+class ReinforcePP(RLAlgorithm):
+    """Neither critic nor group (https://arxiv.org/abs/2501.03262). Average: per token."""
 
     Config: ClassVar[type[RLConfig]] = ReinforcePPConfig
     config: ReinforcePPConfig
 
-    def objective(self, logprobs: Tensor, batch: Batch) -> Tensor:
-        """PPO's clip, token by token."""
-        config, old = self.config, old_logprobs(logprobs, batch)
-        weights = sampler_weights(old, batch, config.max_sampler_ratio)
-        return weights * clipped(token_ratios(logprobs, old), batch.advantages, config.clip, config.clip)
+    def advantages(self, batch: Batch) -> Tensor:
+        """Returns minus the KL to go, standardised over all action tokens of the batch."""
+        config, returns = self.config, discounted_returns(batch.rewards, self.config.discount)
+        if config.baseline == "group":
+            returns = returns - group_baseline(returns, batch.step_count, batch.group)
+        return config.norm.apply(batch.at_tokens(returns), batch, config.kl.to_go(batch, config.discount, "k1"))
+
+    def loss(self, scores: Scores, batch: Batch) -> Tensor:
+        """PPO's clipped surrogate, token by token."""
+        config, old = self.config, old_logprobs(scores.logprobs, batch)
+        ratios = token_ratios(scores.logprobs, old)
+        values = config.importance.weights(old, batch) * clipped(ratios, batch.advantages, config.clip, config.clip)
+        values = values + config.kl.penalty(scores, batch, config.importance.tis_cap) + config.entropy.penalty(scores)
+        return per_token(values, batch)

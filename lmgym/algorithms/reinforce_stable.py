@@ -1,26 +1,61 @@
-"""REINFORCE made stable: held to a reference by a KL penalty, and corrected when it learns from older episodes."""
+"""REINFORCE made stable: a KL penalty to a reference model, and truncated importance sampling for stale episodes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+from torch import Tensor
+
+from lmgym.advantages import batch_baseline, group_baseline, undiscounted_returns
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
+from lmgym.algorithms.parts import KLPenalty, TruncatedImportanceSampling
+from lmgym.algorithms.rl_algorithm import RLAlgorithm
+from lmgym.errors import UserError
+from lmgym.learning.batch import Batch
+from lmgym.losses import per_token, policy_gradient
+from lmgym.models.token_scorer import Scores
 
 
 @dataclass
-class ReinforceStableConfig(ReinforceConfig):
-    """REINFORCE with a reference policy, a KL penalty with the right gradient, and truncated importance ratios."""
+class ReinforceStableConfig(RLConfig):
+    """REINFORCE with a reference model, a KL penalty with the exact gradient, and truncated importance sampling."""
 
-    kl_coeff: float = 0.01
-    """How strongly the policy is held to the reference; 0 computes no reference at all."""
-    max_ratio: float = 2.0
-    """Importance ratios, which correct for learning again from older episodes, are cut here."""
+    baseline: Literal["group", "batch"] = "group"
+    """Mean return of the group or of the whole batch, subtracted from each return."""
+    kl: KLPenalty = KLPenalty(kl_coeff=0.01)
+    importance: TruncatedImportanceSampling = TruncatedImportanceSampling(tis_cap=2.0)
+
+    def corrects_stale_episodes(self) -> bool:
+        """By importance weights."""
+        return bool(self.importance.tis_cap)
+
+    def check(self) -> None:
+        """Also refuses groups of one episode, whose mean is the return itself."""
+        super().check()
+        if self.baseline == "group" and self.group_size == 1:
+            raise UserError(
+                "an episode that is alone in its group has no advantage over it: use --baseline batch with "
+                "--group_size 1."
+            )
 
 
-class ReinforceStable(Reinforce):
-    """Credit: returns over a baseline. Objective: ratio · (−advantage · log-probability + KL), the mean over tokens."""
+class ReinforceStable(RLAlgorithm):
+    """Advantage: return − baseline. Objective: weight · (−advantage · log-prob + KL). Average: per token."""
 
     Config: ClassVar[type[RLConfig]] = ReinforceStableConfig
     config: ReinforceStableConfig
+
+    def advantages(self, batch: Batch) -> Tensor:
+        """Each step's return minus the mean of the group or the batch, on each of its tokens."""
+        returns = undiscounted_returns(batch.rewards)
+        if self.config.baseline == "group":
+            return batch.at_tokens(returns - group_baseline(returns, batch.step_count, batch.group))
+        return batch.at_tokens(returns - batch_baseline(returns, batch.step_count))
+
+    def loss(self, scores: Scores, batch: Batch) -> Tensor:
+        """The importance-weighted policy gradient and the KL penalty."""
+        config = self.config
+        weights = config.importance.weights(scores.logprobs, batch)
+        values = weights * policy_gradient(scores.logprobs, batch.advantages)
+        return per_token(values + config.kl.penalty(scores, batch, config.importance.tis_cap), batch)

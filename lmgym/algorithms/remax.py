@@ -1,28 +1,62 @@
-"""ReMax: REINFORCE whose baseline is what the policy's own greedy answer earned (Li et al., 2023)."""
+"""ReMax: REINFORCE with the return of the policy's own greedy episode as the baseline (Li et al., 2023)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
+
+from torch import Tensor
 
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
+from lmgym.algorithms.parts import KLPenalty, TruncatedImportanceSampling
+from lmgym.algorithms.reinforce import check_baseline, greedy_returns
+from lmgym.algorithms.rl_algorithm import RLAlgorithm
+from lmgym.learning.batch import Batch
+from lmgym.losses import per_token, policy_gradient
+from lmgym.models.token_scorer import Scores
 
 
 @dataclass
-class ReMaxConfig(ReinforceConfig):
+class ReMaxConfig(RLConfig):
     """ReMax: one sampled and one greedy episode per problem."""
 
     problems_per_iteration: int = 64
-    """Problems per iteration; each costs one greedy episode more."""
+    """Problems sampled per iteration; each costs one greedy episode more."""
     group_size: int = 1
-    """Episodes per problem."""
-    baseline: Literal["greedy"] = "greedy"
-    """The greedy episode of the same problem."""
+    """Episodes sampled per problem."""
+    kl: KLPenalty = KLPenalty(0.0)
+    importance: TruncatedImportanceSampling = TruncatedImportanceSampling(0.0)
+
+    def corrects_stale_episodes(self) -> bool:
+        """By importance weights."""
+        return bool(self.importance.tis_cap)
+
+    def check(self) -> None:
+        """Also refuses episodes of problems that have no greedy episode in this iteration."""
+        super().check()
+        check_baseline(self, "greedy")
 
 
-class ReMax(Reinforce):
-    """Needs no group: every problem has a baseline of its own (https://arxiv.org/abs/2310.10505)."""
+class ReMax(RLAlgorithm):
+    """Advantage: return − greedy return of the same problem (https://arxiv.org/abs/2310.10505). Average: per token."""
 
     Config: ClassVar[type[RLConfig]] = ReMaxConfig
     config: ReMaxConfig
+    greedy_returns: Tensor
+    """[problems] the return of a greedy episode of each problem of this iteration."""
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Samples the greedy episodes."""
+        self.greedy_returns = greedy_returns(self, discount=1.0)
+        return batch
+
+    def advantages(self, batch: Batch) -> Tensor:
+        """The return minus that of the greedy episode."""
+        return batch.at_every_token(batch.returns - self.greedy_returns[batch.group])
+
+    def loss(self, scores: Scores, batch: Batch) -> Tensor:
+        """The importance-weighted policy gradient and the KL penalty."""
+        config = self.config
+        weights = config.importance.weights(scores.logprobs, batch)
+        values = weights * policy_gradient(scores.logprobs, batch.advantages)
+        return per_token(values + config.kl.penalty(scores, batch, config.importance.tis_cap), batch)

@@ -1,42 +1,67 @@
-"""The loop of reinforcement learning, and the two questions an algorithm answers. Read this file first."""
+"""The loop of reinforcement learning, and the two methods an algorithm writes. Read this file first.
+
+collect     states → actions → steps → buffer          (`train`)
+update      episodes → batch → reference log-probs → advantages → selection → optimiser steps → metrics
+                                                       (`update_policy`)
+"""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from dataclasses import replace
+from typing import ClassVar, final
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from lmgym.advantages import NOTHING
+from lmgym.advantages import EPS, informative_groups, over_group
+from lmgym.algorithms.catalogue import name_of
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.learning_signal import outcome_metrics, without_signal
-from lmgym.algorithms.problem_order import ENDLESS, fruitful_problems, shuffled_walk
+from lmgym.algorithms.metrics import measured_kl, outcome_metrics, update_metrics, without_signal
+from lmgym.algorithms.parts import EntropyBonus, GroupFilter, KLPenalty
+from lmgym.algorithms.problem_order import PROCEDURAL_SIZE, ProblemOrder
+from lmgym.algorithms.replay import Replay
 from lmgym.buffer import Buffer
 from lmgym.envs.env import Env
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.errors import UserError
-from lmgym.evaluation.contamination import Fingerprint, fingerprint, held_out_indices, overlap
-from lmgym.evaluation.evaluation import Evaluation, evaluate
+from lmgym.evaluation.contamination import TrainedProblems
+from lmgym.evaluation.evaluation import Evaluation
+from lmgym.evaluation.evaluator import Evaluator
 from lmgym.learning.batch import Batch
-from lmgym.learning.learner import Learner, LearnerSettings, Update
+from lmgym.learning.critic import make_value_head
+from lmgym.learning.learner import Learner, LearnerSettings, Loss, Update
+from lmgym.learning.reference import Reference, make_reference
 from lmgym.learning.schedules import learning_rate_factor
-from lmgym.losses import masked_max, masked_mean
+from lmgym.losses import adapted_coefficient
+from lmgym.models.token_scorer import Scores
 from lmgym.policies.llm_policy import LLMPolicy
 from lmgym.policies.policy import Policy
-from lmgym.runs.checkpoint import Companion
 from lmgym.runs.run import Run, uninterrupted
+from lmgym.runs.training import AuxiliaryState
 from lmgym.types import Episode, State
+
+BUFFER_CAPACITY = 4096
+"""Episodes kept in memory, at least one iteration's; all of them stay on disk."""
+
+RUNNING_DECAY = 0.9
+"""Decay of the running mean of the reward, per iteration."""
 
 
 class RLAlgorithm(ABC):
-    """An algorithm is its credit (`advantages`) and its objective (`loss`), or a `train` of its own."""
+    """An algorithm is its `advantages` and its `loss`, or a `train` of its own.
+
+    A subclass may also override `setup`, `prepare` and `select_for_update`; everything else is final.
+    """
 
     Config: ClassVar[type[RLConfig]] = RLConfig
     compares_episodes: ClassVar[bool] = False
-    """Whether the loss looks at several episodes of a group at once, so that no micro-batch may part them."""
+    """Whether the loss compares episodes of a group, so that no micro-batch may split a group."""
+    learns_from_reference: ClassVar[bool] = False
+    """Whether the KL to the reference is itself the objective, as in distillation."""
 
     def __init__(
         self,
@@ -45,37 +70,52 @@ class RLAlgorithm(ABC):
         config: RLConfig | None = None,
         eval_env: Env | None = None,
         run: Run | None = None,
+        ref_policy: LLMPolicy | None = None,
     ) -> None:
-        self.config = config or self.Config()
-        self.config.check()
+        """`ref_policy` is the reference of a KL penalty; by default the policy as it is now."""
+        self.config = config = config or self.Config()
+        config.check()
+        if policy.distribution.temperature == 0:
+            raise UserError("a policy that learns must sample: give it a temperature above 0.")
+        if config.recompute_activations:
+            policy.model.recompute_activations()
         self.policy = policy
         self.actor: Policy = policy
-        """Who plays the episodes to learn from: the policy itself, unless an algorithm learns from another."""
+        """Who samples the episodes: the policy itself, unless the algorithm learns from an expert or a teacher."""
         self.envs = VectorEnv(env)
-        self.eval_env = eval_env
         self.run = run or Run()
-        if self.config.recompute_activations:
-            policy.model.recompute_activations()
-        self.memory: dict[str, float] = {}
+        value_head = make_value_head(policy.model) if config.uses_value_head else None
+        self.learner = Learner(policy.model, self._learner_settings(), value_head)
+        self.learner.schedule = self._scheduled
+        self.minibatches = 1
+        self.auxiliary_objectives: list[tuple[Learner, Loss]] = []
+        """Other learners that take a step on the same minibatch, such as a critic with a network of its own."""
+        self.reference: Reference | None = None
+        self.auxiliary_state: dict[str, AuxiliaryState] = {}
+        """What a checkpoint keeps besides the policy, by name: a reference, a critic."""
+        self.state: dict[str, float] = {}
         """Numbers that outlast an iteration, such as a running mean; a checkpoint keeps them."""
-        self.learner = self.make_learner()
-        self.learner.factor = self.learning_rate_factor
-        self.buffer = Buffer(self.config.buffer_capacity, self.run.episodes_path)
+        self.recorded: dict[str, float] = {}
+        """Metrics of an author's own: any method may add some, and the iteration reports them."""
         self.iteration = 0
-        self.evaluations: dict[int, Evaluation] = {}
-        self.eval_indices: list[int] = []
-        self.trained_on: set[Fingerprint] = set()
-        self._was_silent = False
-        if eval_env is not None and self.config.eval_problems:
-            self.eval_indices = held_out_indices(eval_env, self.config.eval_problems, avoid=policy.examples)
-        self._look_for_contamination()
+        episodes = config.problems_per_iteration * config.group_size * config.resample_rounds
+        self.buffer = Buffer(max(BUFFER_CAPACITY, episodes), self.run.episodes_path)
+        self.replay = Replay(self.buffer, config.replay_episodes, config.seed)
+        self.problem_order = ProblemOrder(
+            self.envs.env.problems, config.problems_per_iteration, config.seed, config.resample_rounds
+        )
+        self.evaluator = Evaluator(policy, eval_env, config.eval_problems, config.evaluate_every, config.seed)
+        self.trained_problems = TrainedProblems()
+        self._had_signal = True
+        self._check_contamination()
+        self.setup(ref_policy)
 
     def train(self) -> None:
-        """The classic loop: act, remember, learn; now and then evaluate and save."""
+        """The classic loop: collect episodes and update the policy; evaluate and save when it is time."""
         config = self.config
         with self.run.watch(self):
-            while not self.is_finished():
-                if self.evaluation_is_due():
+            while self.iteration < config.iterations:
+                if self.evaluator.is_due(self.iteration):
                     self.evaluate()
                 started = time.perf_counter()
                 states = self.envs.reset(self.next_problems(), config.group_size, self.next_seed())
@@ -83,12 +123,12 @@ class RLAlgorithm(ABC):
                     actions = self.actor.next_actions(states)  # whichever are ready
                     steps = self.envs.step(actions)
                     self.buffer.add(steps, self.iteration)
-                    states = self.envs.states or self.more_states()
+                    states = self.envs.states or self.resample()
                 collected = time.perf_counter()
                 with uninterrupted():
                     metrics = self.update_policy()
                     self.iteration += 1
-                    self.run.log(self.iteration, metrics | self._speed(started, collected))
+                    self.run.log(self.iteration, metrics | _seconds(started, collected))
                 if config.save_every and self.iteration % config.save_every == 0:
                     self.run.save_checkpoint(self)
             self.evaluate()
@@ -96,205 +136,228 @@ class RLAlgorithm(ABC):
 
     @abstractmethod
     def advantages(self, batch: Batch) -> Tensor:
-        """The credit of each token [episodes, length], of a batch on the CPU: how much better than expected it was."""
+        """How much better than expected each token [episodes, length] was; the batch is on the CPU."""
 
     @abstractmethod
-    def loss(self, logprobs: Tensor, batch: Batch) -> Tensor:
-        """What to minimise, from the learner's log-probabilities [episodes, length] of a micro-batch on its device."""
+    def loss(self, scores: Scores, batch: Batch) -> Tensor:
+        """What to minimise, from what the learner computed of a micro-batch on its device."""
 
-    def more_states(self) -> list[State]:
-        """A second helping within one iteration, for an algorithm that is not content with what it has collected."""
-        return []
+    def setup(self, ref_policy: LLMPolicy | None) -> None:
+        """Builds what the algorithm needs besides the policy: by default the reference of its KL penalty, if any."""
+        kl = self.config.part(KLPenalty)
+        if kl is None or not kl.kl_coeff:
+            return
+        if self.policy.distribution.is_cut:
+            self.run.warn(
+                "under --top_k or --top_p the KL to the reference is approximate: the reference keeps each sampled "
+                "token, even where its own truncation would drop it."
+            )
+        other = ref_policy.model if ref_policy else None
+        self.reference = make_reference(self.policy.model, other, is_updated=bool(kl.update_reference_every))
+        self.auxiliary_state["reference"] = self.reference
 
     def prepare(self, batch: Batch) -> Batch:
-        """Adds to the batch what credit and loss need beyond it, such as a reference's log-probabilities."""
+        """Adds to the batch what advantages and loss need beyond it, such as a critic's values."""
         return batch
 
+    def select_for_update(self, batch: Batch) -> Batch:
+        """The episodes to compute: those with a gradient, of the groups that the group filter keeps."""
+        config = self.config
+        kl, entropy, group_filter = config.part(KLPenalty), config.part(EntropyBonus), config.part(GroupFilter)
+        if group_filter is not None and group_filter.filter_groups:
+            informative = informative_groups(batch.advantages, batch.group)
+            # Of this iteration's groups no more than were asked for; replayed groups stay.
+            first = batch.group[informative & batch.on_policy].unique()[: config.problems_per_iteration]
+            kept = informative & (torch.isin(batch.group, first) | ~batch.on_policy)
+            batch = batch.select(kept).recounted()
+        if (kl is not None and kl.in_loss) or (entropy is not None and entropy.entropy_coeff):
+            return batch
+        return batch.select(batch.advantages.abs().amax(dim=1) > EPS)
+
+    @final
     def update_policy(self) -> dict[str, float]:
-        """Learns from the iteration's episodes, and from older ones where replay is on."""
-        self.policy.rest()
-        self.actor.rest()
-        fresh, replayed = self.buffer.of_iteration(self.iteration), self._replayed()
-        seen = fresh or replayed
-        if not seen:
-            raise UserError(
-                "there are no episodes to learn from: --load_buffer_from_cache_at_start reads a file of them."
-            )
-        self.trained_on.update(fingerprint(episode.problem) for episode in seen)
-        batch = self.prepare(self.make_batch([*fresh, *replayed]))
+        """One update, from the episodes of this iteration and replayed ones to the metrics."""
+        self.policy.release_cache()
+        self.actor.release_cache()
+        fresh, replayed = self.buffer.of_iteration(self.iteration), self.replay.sample(self.iteration)
+        episodes = fresh or replayed
+        if not episodes:
+            raise UserError("there are no episodes to learn from: --load_episodes reads a file of them.")
+        self.trained_problems.add(episode.problem for episode in episodes)
+
+        batch = self.prepare(self._with_reference(self._make_batch([*fresh, *replayed])))
         batch = batch.with_(advantages=self.advantages(batch))
-        learnable = self.learnable(batch)
+        selected = self.select_for_update(batch)
+        self._warn_without_signal(episodes, batch)
+        update, computed = self._optimise(selected, batch)
+
         tokens = float(sum(episode.length for episode in fresh))
-        metrics = outcome_metrics(seen) | {"tokens": tokens, "episodes_learnt": float(len(learnable))}
-        self.spend(tokens)
-        self._warn_without_signal(seen, batch)
-        return metrics | self.extra_metrics(seen, batch) | self.learn(learnable, batch)
+        self.state["tokens"] = self.state.get("tokens", 0.0) + tokens
+        metrics = outcome_metrics(episodes) | {"tokens": tokens, "episodes_learnt": float(len(selected))}
+        metrics |= update_metrics(update, computed)
+        if self.reference is not None:
+            metrics |= {"kl": measured_kl(update, computed, batch), "kl_coeff": batch.kl_coeff}
+            self._adapt_kl_coeff(metrics["kl"])
+        past = self.state.get("mean_reward", metrics["reward"])
+        self.state["mean_reward"] = RUNNING_DECAY * past + (1 - RUNNING_DECAY) * metrics["reward"]
+        recorded, self.recorded = self.recorded, {}
+        return metrics | recorded
 
-    def learn(self, learnable: Batch, everybody: Batch) -> dict[str, float]:
-        """All optimiser steps of an iteration, and what to report of the first; without episodes, of none."""
-        metrics = {} if len(learnable) else self.describe(self.learner.observe(everybody), everybody, everybody)
-        for index in range(self.config.updates_per_iteration):
-            update = self.optimise(learnable)
-            if index == 0 and update is not None:
-                metrics = self.describe(update, learnable, everybody)
-                learnable = learnable.after_first_update(update.logprobs)
-        return metrics
+    @final
+    def resample(self) -> list[State]:
+        """Dynamic sampling: further problems while too few groups are informative and rounds are left."""
+        config = self.config
+        if config.resample_rounds == 1:
+            return []
+        batch = Batch.from_episodes(self.buffer.of_iteration(self.iteration))
+        groups = len(batch.group.unique())
+        informative = batch.group[informative_groups(self.advantages(batch), batch.group)].unique()
+        done = groups // config.problems_per_iteration
+        if done >= config.resample_rounds or len(informative) >= config.problems_per_iteration:
+            return []
+        return self.envs.reset(self.next_problems(done), config.group_size, self.next_seed(), groups)
 
-    def extra_metrics(self, episodes: Sequence[Episode], batch: Batch) -> dict[str, float]:
-        """Metrics of an author's own, from an iteration's episodes and their batch with its advantages."""
-        return {}
+    @final
+    def evaluate(self) -> Evaluation | None:
+        """Evaluates the policy on the held-out problems and logs the result."""
+        with self.run.busy("evaluating"):
+            result = self.evaluator.evaluate(self.iteration, self.trained_problems.fingerprints)
+        if result is not None:
+            self.run.log_evaluation(self.iteration, result)
+        return result
 
-    def learning_rate_factor(self, step: int, total: int) -> float:
-        """The share of --learning_rate for an optimiser step, of `total`; override it for a schedule of your own."""
-        config, memory = self.config, self.memory
-        since, factor = int(memory.get("schedule_step", 0)), memory.get("schedule_factor", 1.0)
-        return learning_rate_factor(step, total, config.schedule, config.warmup_steps, since, factor)
+    @final
+    def next_problems(self, resample_round: int = 0) -> Sequence[int]:
+        """The problems of this iteration, by index."""
+        if self.config.curriculum:
+            return self.problem_order.curriculum(self.iteration, self.buffer.episodes)
+        return self.problem_order.shuffled(self.iteration, resample_round)
 
+    @final
+    def next_seed(self) -> int:
+        """The seed of this iteration's episodes: all randomness is a function of the run's seed and the iteration."""
+        return int(np.random.SeedSequence([self.config.seed, self.iteration]).generate_state(1)[0])
+
+    @final
+    @property
+    def name(self) -> str | None:
+        """The name by which `lmgym train` finds this algorithm; None for a class that cannot be imported."""
+        return name_of(type(self))
+
+    @final
+    @property
+    def kl_coeff(self) -> float:
+        """The coefficient of the KL penalty now; --kl_target adapts it."""
+        kl = self.config.part(KLPenalty)
+        return 0.0 if kl is None else self.state.get("kl_coeff", kl.kl_coeff)
+
+    @final
     def continue_schedule(self, factor: float) -> None:
-        """A resumed run that has another end or another rate goes on from this factor, down to 0 at its end."""
+        """A resumed run with another end or another rate decays from this factor to 0 at its new end."""
         if self.learner.steps_done > self.config.warmup_steps:
-            self.memory |= {"schedule_step": self.learner.steps_done - 1, "schedule_factor": factor}
+            self.state |= {"schedule_step": self.learner.steps_done - 1, "schedule_factor": factor}
 
-    def has_signal(self, batch: Batch) -> bool:
-        """Whether any episode has something to teach, besides staying near a reference."""
-        return bool((batch.advantages.abs() > NOTHING).any())
-
-    def make_batch(self, episodes: Sequence[Episode]) -> Batch:
-        """Episodes as tensors, how long they may be, and which were sampled with the weights as they are now."""
+    def _make_batch(self, episodes: Sequence[Episode]) -> Batch:
+        """Episodes as tensors, their maximum length, and which of them the current weights sampled."""
         batch = Batch.from_episodes(episodes)
-        fresh = batch.policy_version == self.policy.model.version
-        return batch.with_(fresh=fresh, length_limit=self.length_limit())
+        on_policy = batch.policy_version == self.policy.model.version
+        return batch.with_(on_policy=on_policy, length_limit=self._length_limit())
 
-    def length_limit(self) -> int:
+    def _with_reference(self, batch: Batch) -> Batch:
+        """The batch with the reference's log-probabilities; the reference is updated first when it is time."""
+        kl = self.config.part(KLPenalty)
+        if self.reference is None or kl is None:
+            return batch
+        if kl.update_reference_every and self.iteration and self.iteration % kl.update_reference_every == 0:
+            self.reference.refresh()
+        return batch.with_(reference_logprobs=self.reference.logprobs(self.learner, batch), kl_coeff=self.kl_coeff)
+
+    def _optimise(self, selected: Batch, batch: Batch) -> tuple[Update, Batch]:
+        """All optimiser steps of an iteration; what was computed before the first of them, and of which episodes.
+
+        With minibatches the weights move within the first epoch too, so ratios are against a pass over all beforehand.
+        """
+        observed = None
+        if not len(selected) or self.minibatches > 1:
+            observed = self.learner.observe(selected if len(selected) else batch)
+        current = selected if observed is None or not len(selected) else selected.after_first_update(observed.logprobs)
+        first: Update | None = None
+        for epoch in range(self.config.updates_per_iteration):
+            for part in self._minibatches(current, epoch):
+                update = self.learner.step(part, self.loss)
+                for learner, loss in self.auxiliary_objectives:
+                    learner.step(part, loss)
+                if first is None and update is not None:
+                    first = update
+                    if self.minibatches == 1:
+                        current = selected.after_first_update(update.logprobs)
+        if observed is None:
+            assert first is not None
+            return first, selected
+        if first is not None:
+            observed = replace(observed, loss=first.loss, gradient_norm=first.gradient_norm)
+        return observed, selected if len(selected) else batch
+
+    def _minibatches(self, batch: Batch, epoch: int) -> list[Batch]:
+        if self.minibatches == 1:
+            return [batch]
+        return batch.minibatches(self.minibatches, np.random.default_rng([self.config.seed, self.iteration, 2, epoch]))
+
+    def _adapt_kl_coeff(self, measured: float) -> None:
+        kl = self.config.part(KLPenalty)
+        if kl is not None and kl.kl_target:
+            self.state["kl_coeff"] = adapted_coefficient(self.kl_coeff, measured, kl.kl_target)
+
+    def _length_limit(self) -> int:
         """Tokens per action times the lines of a step-wise episode; at most the context."""
         env = self.envs.env
         lines = int(getattr(env, "max_steps", 1)) if self.policy.writes_lines and getattr(env, "stepwise", True) else 1
         return min(self.policy.max_tokens * lines, self.policy.model.context_length)
 
-    def spend(self, tokens: float) -> None:
-        """Counts generated tokens."""
-        self.memory["tokens"] = self.memory.get("tokens", 0.0) + tokens
+    def _scheduled(self, step: int, total: int) -> float:
+        since, factor = int(self.state.get("schedule_step", 0)), self.state.get("schedule_factor", 1.0)
+        return learning_rate_factor(step, total, self.config.schedule, self.config.warmup_steps, since, factor)
 
-    def is_finished(self) -> bool:
-        """Whether all iterations are done, or all tokens spent."""
-        spent = self.memory.get("tokens", 0.0) >= self.config.token_budget > 0
-        return spent or self.iteration >= self.config.iterations
-
-    def learnable(self, batch: Batch) -> Batch:
-        """The episodes to compute; an algorithm whose loss vanishes with the advantage may leave some out."""
-        return batch
-
-    def optimise(self, batch: Batch) -> Update | None:
-        """One optimiser step."""
-        return self.learner.step(batch, self.loss)
-
-    def make_learner(self) -> Learner:
-        """Who moves the weights."""
-        return Learner(self.policy.model, self._learner_settings())
-
-    def companions(self) -> dict[str, Companion]:
-        """What a checkpoint keeps besides the policy, by name."""
-        return {}
-
-    def describe(self, update: Update, batch: Batch, everybody: Batch) -> dict[str, float]:
-        """What to report of an optimiser step on `batch`, a part of `everybody`, seen before it moved the weights."""
-        on_policy = batch.mask & batch.fresh[:, None]
-        gap = (update.logprobs - batch.logprobs).abs()
-        return {
-            "loss": update.loss,
-            "entropy": masked_mean(update.entropies, batch.mask),
-            "gradient_norm": update.gradient_norm,
-            "learning_rate": update.learning_rate,
-            "gap": masked_mean(gap, on_policy),
-            "gap_max": masked_max(gap, on_policy),
-        }
-
-    def evaluation_is_due(self) -> bool:
-        """Whether the policy as it is now is to be evaluated and has not been, be it before an interruption."""
-        every = self.config.evaluate_every
-        wanted = self.config.evaluate_at_start if self.iteration == 0 else every and self.iteration % every == 0
-        return bool(wanted) and self.iteration not in self.evaluations
-
-    def evaluate(self) -> Evaluation | None:
-        """Plays the held-out problems greedily and tracks how it went."""
-        if self.eval_env is None or not self.eval_indices:
-            return None
-        with self.run.busy("evaluating"):
-            result = evaluate(
-                self.policy, self.eval_env, self.eval_indices, seed=self.config.seed, trained_on=self.trained_on
-            )
-        self.evaluations[self.iteration] = result
-        self.run.log_evaluation(self.iteration, result)
-        return result
-
-    def next_problems(self, helping: int = 0) -> Sequence[int]:
-        """The problems of this iteration: a walk through a shuffled task, which any iteration can find again.
-
-        With a curriculum, those that were neither always nor never solved come first. An iteration that takes several
-        helpings goes on from one to the next.
-        """
-        count, size = self.config.problems_per_iteration, len(self.envs.env.problems)
-        if self.config.curriculum:
-            before = [episode for episode in self.buffer.episodes if episode.iteration < self.iteration]
-            random = np.random.default_rng([self.config.seed, self.iteration])
-            return fruitful_problems(self.envs.env.problems, before, count, random)
-        first = (self.iteration * self.max_helpings + helping) * count
-        return shuffled_walk(first, count, size, self.config.seed)
-
-    @property
-    def max_helpings(self) -> int:
-        """How often an iteration may collect."""
-        return 1
-
-    def next_seed(self) -> int:
-        """The seed of this iteration's episodes: all randomness is a function of the run's seed and the iteration."""
-        return int(np.random.SeedSequence([self.config.seed, self.iteration]).generate_state(1)[0])
-
-    def _replayed(self) -> list[Episode]:
-        count, config = self.config.replay_episodes, self.config
-        if not count:
-            return []
-        random = np.random.default_rng([config.seed, self.iteration, 1])
-        draw = self.buffer.sample_balanced if config.balanced_replay else self.buffer.sample
-        return draw(count, random, before=self.iteration)
-
-    def _look_for_contamination(self) -> None:
-        """Warns where held-out problems are also trained on; of an endless task those that really are."""
-        problems = self.envs.env.problems
-        if not self.eval_indices or self.eval_env is None or len(problems) > ENDLESS:
+    def _check_contamination(self) -> None:
+        """Warns where held-out problems are also trained on; for a procedural task, those sampled are checked later."""
+        problems, evaluator = self.envs.env.problems, self.evaluator
+        if not evaluator.indices or evaluator.env is None or len(problems) > PROCEDURAL_SIZE:
             return
-        both = overlap((self.eval_env.problems[index] for index in self.eval_indices), problems)
-        self.trained_on |= both
-        if both:
+        evaluated = (evaluator.env.problems[index] for index in evaluator.indices)
+        shared = self.trained_problems.add_shared(evaluated, problems)
+        if shared:
             self.run.warn(
-                f"CONTAMINATED: {len(both)} of the {len(self.eval_indices)} problems to evaluate on are also trained "
+                f"CONTAMINATED: {shared} of the {len(evaluator.indices)} problems to evaluate on are also trained "
                 "on, so the accuracy of this run says nothing about new problems; every number is marked. Give others "
                 "with --eval_env."
             )
 
     def _warn_without_signal(self, episodes: Sequence[Episode], batch: Batch) -> None:
         """Says why nothing can be learnt, once for as many iterations as that lasts."""
-        before, self._was_silent = self._was_silent, not self.has_signal(batch)
-        if self._was_silent and not before:
+        kl = self.config.part(KLPenalty)
+        advantages = batch.advantages
+        if kl is not None and kl.in_reward:  # advantages contain the KL too: look at the returns alone
+            returns = batch.returns
+            within_groups = self.config.compares_groups or self.config.settings().get("baseline") == "group"
+            advantages = (over_group(returns, batch.group) if within_groups else returns - returns.mean())[:, None]
+        has_signal = bool((advantages.abs() > EPS).any()) or (self.learns_from_reference and bool(self.kl_coeff))
+        if self._had_signal and not has_signal:
             self.run.warn(without_signal(episodes))
-
-    def _speed(self, started: float, collected: float) -> dict[str, float]:
-        now = time.perf_counter()
-        return {"seconds_collecting": collected - started, "seconds_learning": now - collected}
+        self._had_signal = has_signal
 
     def _learner_settings(self) -> LearnerSettings:
         config = self.config
-        if self.policy.distribution.temperature == 0:
-            raise UserError("a policy that learns must sample: give it a temperature above 0.")
         return LearnerSettings(
             learning_rate=config.learning_rate,
             schedule=config.schedule,
             warmup_steps=config.warmup_steps,
-            total_steps=config.iterations * config.updates_per_iteration,
+            total_steps=config.optimiser_steps,
             max_gradient_norm=config.max_gradient_norm,
-            weight_decay=config.weight_decay,
             micro_batch_tokens=config.micro_batch_tokens,
-            gradient_accumulation_steps=config.gradient_accumulation_steps,
             distribution=self.policy.distribution,
             whole_groups=self.compares_episodes,
         )
+
+
+def _seconds(started: float, collected: float) -> dict[str, float]:
+    return {"seconds_collecting": collected - started, "seconds_learning": time.perf_counter() - collected}

@@ -9,27 +9,43 @@ from torch import Tensor
 
 from lmgym.advantages import leave_one_out
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.policy_gradient import PolicyGradient, PolicyGradientConfig
+from lmgym.algorithms.parts import KL, EntropyBonus, GroupFilter, TruncatedImportanceSampling
+from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.learning.batch import Batch
-from lmgym.losses import Averaging
+from lmgym.losses import per_constant, policy_gradient
+from lmgym.models.token_scorer import Scores
 
 
 @dataclass
-class RLOOConfig(PolicyGradientConfig):
-    """RLOO: an episode is compared with the others of its group."""
+class RLOOConfig(RLConfig):
+    """RLOO: the baseline of an episode is the mean return of the others of its group."""
 
     compares_groups: ClassVar[bool] = True
 
-    averaging: Averaging = "constant"
-    """constant is the unbiased one; token and episode favour some lengths."""
+    importance: TruncatedImportanceSampling = TruncatedImportanceSampling(0.0)
+    kl: KL = KL(0.0)
+    entropy: EntropyBonus = EntropyBonus()
+    group_filter: GroupFilter = GroupFilter()
+
+    def corrects_stale_episodes(self) -> bool:
+        """By importance weights."""
+        return bool(self.importance.tis_cap)
 
 
-class RLOO(PolicyGradient):
-    """Unbiased: the baseline knows nothing of the episode it is taken from (https://arxiv.org/abs/2402.14740)."""
+class RLOO(RLAlgorithm):
+    """Unbiased: the baseline is independent of the episode (https://arxiv.org/abs/2402.14740). Average: constant."""
 
     Config: ClassVar[type[RLConfig]] = RLOOConfig
     config: RLOOConfig
 
-    def credit(self, batch: Batch) -> Tensor:
-        """The return over the mean of the others."""
-        return batch.at_every_token(leave_one_out(batch.returns, batch.group))
+    def advantages(self, batch: Batch) -> Tensor:
+        """The return minus the mean of the others."""
+        advantages = leave_one_out(batch.returns, batch.group)
+        return batch.at_every_token(advantages) - self.config.kl.to_go(batch)
+
+    def loss(self, scores: Scores, batch: Batch) -> Tensor:
+        """The importance-weighted policy gradient, the KL and the entropy bonus."""
+        config, weights = self.config, self.config.importance.weights(scores.logprobs, batch)
+        values = weights * policy_gradient(scores.logprobs, batch.advantages)
+        values = values + config.kl.penalty(scores, batch, config.importance.tis_cap) + config.entropy.penalty(scores)
+        return per_constant(values, batch)

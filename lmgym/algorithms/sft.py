@@ -3,42 +3,45 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.imitation import Imitation, ImitationConfig
+from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.learning.batch import Batch
-from lmgym.learning.learner import LearnerSettings
-from lmgym.models.distribution import WHOLE
-from lmgym.policies.demonstrator import Demonstrator
+from lmgym.losses import per_token, policy_gradient
+from lmgym.models.distribution import FULL_SOFTMAX
+from lmgym.models.token_scorer import Scores
+from lmgym.policies.expert_policy import ExpertPolicy
+from lmgym.policies.llm_policy import LLMPolicy
 
 
 @dataclass
-class SFTConfig(ImitationConfig):
-    """SFT: the same loop, but the solutions that are given do the acting."""
+class SFTConfig(RLConfig):
+    """SFT: the same loop, in which the worked solutions are the actions."""
 
     problems_per_iteration: int = 64
     """Worked solutions per optimiser step."""
     group_size: int = 1
-    """A solution is always the same, so once is enough."""
+    """Episodes per problem; a worked solution is always the same, so one is enough."""
 
 
-class SFT(Imitation):
-    """Maximum likelihood of worked solutions, at temperature 1; its reward says whether those are right themselves."""
+class SFT(RLAlgorithm):
+    """Maximum likelihood of worked solutions at temperature 1; the reward says whether the solutions are right."""
 
     Config: ClassVar[type[RLConfig]] = SFTConfig
     config: SFTConfig
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self.actor = Demonstrator(self.policy)
-
-    def _learner_settings(self) -> LearnerSettings:
-        """The likelihood of a solution is that of the model itself, whatever temperature and cut it samples with."""
-        return replace(super()._learner_settings(), distribution=WHOLE)
+    def setup(self, ref_policy: LLMPolicy | None) -> None:
+        """The expert acts; the likelihood is that of the full softmax, whatever the policy samples from."""
+        self.actor = ExpertPolicy(self.policy)
+        self.learner.settings = replace(self.learner.settings, distribution=FULL_SOFTMAX)
 
     def advantages(self, batch: Batch) -> Tensor:
-        """1 for every token that the policy would have had to choose."""
+        """1 for every action token."""
         return batch.mask.float()
+
+    def loss(self, scores: Scores, batch: Batch) -> Tensor:
+        """The mean negative log-likelihood per token."""
+        return per_token(policy_gradient(scores.logprobs, batch.advantages), batch)

@@ -86,15 +86,20 @@ def _train(arguments: list[str]) -> None:
 
 def _resume(folder: Path, named: str | None, arguments: list[str]) -> None:
     from lmgym.algorithms.registry import find_algorithm
+    from lmgym.commands.old_names import check_old_run, upgraded
     from lmgym.commands.resume import algorithm_of, ask_for_names, resume
     from lmgym.commands.train import settings_from
 
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; give --resume the folder of a run.")
-    saved = _saved_config(folder)
+    raw = _saved_config(folder)
+    saved, changes = upgraded(folder, raw)
     name = algorithm_of(folder, saved, named)
-    ask_for_names(folder, saved, ("env", "eval_env", "policy", "shots"), arguments)
     config_class = find_algorithm(name).Config
+    check_old_run(folder, raw, config_class().settings())
+    if changes:
+        messages.print(changes, markup=False, soft_wrap=True)
+    ask_for_names(folder, saved, ("env", "eval_env", "policy", "shots"), arguments)
     before = settings_from(config_class, saved)
     after = _parse_train(config_class, _without("--resume", arguments), "lmgym train --resume RUN", before)
     resume(folder, name, saved, before, after)
@@ -115,6 +120,7 @@ def _parse_train(config_class: Any, arguments: list[str], prog: str, default: An
 def _eval(arguments: list[str]) -> None:
     from lmgym.algorithms.config import RLConfig
     from lmgym.commands.evaluate import EvalSettings, run_evaluation
+    from lmgym.commands.old_names import upgraded
     from lmgym.commands.resume import ask_for_names
     from lmgym.commands.train import settings_from
 
@@ -122,10 +128,12 @@ def _eval(arguments: list[str]) -> None:
     model = _value_of("--model", arguments)
     if model is not None and (Path(model) / "config.json").is_file() and (Path(model) / "metrics.jsonl").is_file():
         # A run is evaluated as it was trained: same task, same prompt, unless told otherwise.
-        saved = _saved_config(Path(model))
+        saved, changes = upgraded(Path(model), _saved_config(Path(model)))
+        if changes:
+            messages.print(changes, markup=False, soft_wrap=True)
         ask_for_names(Path(model), saved, ("env", "policy", "shots"), arguments)
         trained = settings_from(RLConfig, saved)
-        trained.policy.lora = False
+        trained.policy.lora_rank = 0
         if _value_of("--env", arguments) is not None:  # the rest of the run's task belongs to the run's environment
             trained.task.env_options, trained.run.eval_env = {}, ""
         default = EvalSettings(replace(default.measure, eval_env=trained.run.eval_env), trained.task, trained.policy)
@@ -184,12 +192,11 @@ def _parse(shape: Any, arguments: list[str], prog: str, default: Any) -> Any:
 
 
 def _parse_task(shape: Any, arguments: list[str], prog: str, default: Any) -> Any:
-    """The same for settings with a task, whose options and imports are replaced as a whole or stay."""
+    """The same for settings with a task, whose options are replaced as a whole or stay."""
     # Of a dictionary that is not empty, tyro would make one flag per key and take no others.
-    blank = replace(default, task=replace(default.task, env_options={}, imports=()))
+    blank = replace(default, task=replace(default.task, env_options={}))
     parsed = _parse(shape, arguments, prog, blank)
     parsed.task.env_options = parsed.task.env_options or default.task.env_options
-    parsed.task.imports = parsed.task.imports or default.task.imports
     return parsed
 
 

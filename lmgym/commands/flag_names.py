@@ -1,4 +1,4 @@
-"""Flags by the names that other libraries of this field give them, so that an unknown one can be answered."""
+"""Flags by the names that other libraries of the field give them, to suggest the right one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from lmgym.commands.old_names import old_flag
 from lmgym.errors import UserError
 from lmgym.lookup import nearest
 
@@ -22,6 +23,8 @@ USUAL_NAMES = {
     "epsilon_high": "clip_high",
     "eval_steps": "evaluate_every",
     "gamma": "discount",
+    "lam": "gae_lambda",
+    "loss_type": "averaging",
     "gradient_checkpointing": "recompute_activations",
     "kl_beta": "kl_coeff",
     "kl_coef": "kl_coeff",
@@ -48,12 +51,13 @@ USUAL_NAMES = {
     "report_to": "track",
     "reward_fn": "reward",
     "reward_funcs": "reward",
-    "run_name": "name",
+    "run_name": "out",
     "save_path": "out",
     "save_steps": "save_every",
     "steps": "iterations",
     "task": "env",
     "train_batch_size": "problems_per_iteration",
+    "use_peft": "lora_rank",
     "wandb": "track",
     "warmup": "warmup_steps",
 }
@@ -64,18 +68,21 @@ def flag_names(settings: Any) -> list[str]:
     names: list[str] = []
     for field in fields(settings):
         value = getattr(settings, field.name)
-        names += flag_names(value) if is_dataclass(value) else [{"imports": "import"}.get(field.name, field.name)]
+        names += flag_names(value) if is_dataclass(value) else [field.name]
     return names
 
 
 def refuse_unknown(unknown: Sequence[str], known: Collection[str], prog: str) -> None:
-    """One sentence about the first argument that nobody takes, with the flag that was probably meant."""
+    """One sentence about the first unknown argument, with the flag that was probably meant."""
     if not unknown:
         return
     if not unknown[0].startswith("-"):
         raise UserError(f"{unknown[0]!r} belongs to no flag; see {prog} --help.")
     given = unknown[0].split("=")[0]
     name = given.lstrip("-").replace("-", "_")
+    sentence = old_flag(name, known) or old_flag(name.removeprefix("no_"), known)
+    if sentence:
+        raise UserError(f"{sentence}; see {prog} --help.")
     usual = USUAL_NAMES.get(name)
     meant = usual if usual in known else nearest(name, known)
     guess = f" (did you mean --{meant}?)" if meant else ""

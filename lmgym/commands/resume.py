@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lmgym.algorithms.catalogue import canonical_name
 from lmgym.algorithms.registry import find_algorithm
 from lmgym.commands.train import TrainSettings, build, fill_buffer, flat_settings, report
 from lmgym.console import results
@@ -26,7 +27,7 @@ def algorithm_of(folder: Path, saved: dict[str, Any], named: str | None) -> str:
         )
     if None not in (name, named) and find_algorithm(str(named)) is not find_algorithm(name):
         raise UserError(
-            f"{folder} was trained with {name} and cannot go on with {named}: leave it out, or begin a new run from "
+            f"{folder} was trained with {name} and cannot continue with {named}: leave it out, or start a new run from "
             f"its weights with lmgym train {named} --model {folder}."
         )
     return str(name or named)
@@ -49,10 +50,10 @@ def resume(
     changed = changes(folder, flat_settings(before) | saved, given)  # before anything is loaded
     check_trackers(after.run.track)
     newest_checkpoint(folder)
-    config = {"algorithm": algorithm_name, **given}
+    config = {"algorithm": canonical_name(algorithm_name), **given}
     algorithm, memory = build(find_algorithm(algorithm_name), after, lambda: Run(folder, config, after.run.track))
     algorithm.run.resume(algorithm)
-    fill_buffer(algorithm, after.run.load_buffer_from_cache_at_start)
+    fill_buffer(algorithm, after.run.load_episodes)
     results.print(f"resuming {folder} after iteration {algorithm.iteration}", soft_wrap=True)
     results.print(f"memory: {memory}", markup=False, soft_wrap=True)
     if changed:

@@ -9,24 +9,25 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lmgym.algorithms.catalogue import canonical_name
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.buffer import read_episodes
 from lmgym.commands.memory import expected_memory
+from lmgym.commands.memory_estimate import MemoryEstimate
 from lmgym.commands.settings import PolicySettings, TaskSettings
 from lmgym.console import results
 from lmgym.envs import names
 from lmgym.errors import UserError
-from lmgym.evaluation.contamination import fingerprint
 from lmgym.evaluation.trained_problems import trained_problems
 from lmgym.policies.examples import few_shot_examples
 from lmgym.runs.changes import UNNAMED
 from lmgym.runs.run import Run
 from lmgym.runs.tables import comparison_table, difference_line, show_answers
 from lmgym.runs.tracking import check_trackers
-from lmgym.types import NOBODY
+from lmgym.types import OFF_POLICY
 
 HARDER = {
     "arithmetic": ["--env", "word-problems"],
@@ -35,31 +36,26 @@ HARDER = {
 }
 """After an environment that ships with lmgym, the flags of the next."""
 
-if TYPE_CHECKING:
-    from lmgym.commands.memory_estimate import MemoryEstimate
-
 
 @dataclass
 class RunSettings:
-    """Where the run is kept and how it is watched."""
+    """The run directory, trackers and other inputs."""
 
-    out: str = "runs"
-    """The folder that gets a folder for this run."""
-    name: str = ""
-    """The run's name; by default algorithm, environment and time."""
+    out: str = ""
+    """The run directory; by default runs/ALGORITHM-ENV-TIME."""
     track: tuple[str, ...] = ()
-    """Trackers besides metrics.jsonl, any number of: wandb tensorboard trackio."""
+    """Trackers besides metrics.jsonl, any of: wandb tensorboard trackio."""
     eval_env: str = ""
     """Evaluate on another environment or file; by default on the test split of --env."""
     ref_model: str = ""
-    """The reference of the KL penalty; by default the model as it was at the start, or the base of an adapter."""
-    load_buffer_from_cache_at_start: str = ""
-    """A file of episodes (episodes.jsonl of a run) to learn from with --replay_episodes, beside fresh ones or alone."""
+    """Reference model of the KL penalty; by default the initial model, or the base model of a LoRA adapter."""
+    load_episodes: str = ""
+    """Episodes to replay with --replay_episodes: the episodes.jsonl of an earlier run."""
 
 
 @dataclass
 class TrainSettings:
-    """All that `lmgym train` can be told."""
+    """The settings of `lmgym train`."""
 
     algorithm: RLConfig
     task: TaskSettings = field(default_factory=TaskSettings)
@@ -68,14 +64,14 @@ class TrainSettings:
 
 
 def train(algorithm_name: str, algorithm_class: type[RLAlgorithm], settings: TrainSettings) -> Path:
-    """Begins a run and sees it through."""
+    """Starts a run and trains to its end."""
     settings.algorithm.check()
     check_trackers(settings.run.track)
     task, folder = settings.task, _folder(algorithm_name, settings)
-    config = {"algorithm": algorithm_name, **flat_settings(settings)}
+    config = {"algorithm": canonical_name(algorithm_name), **flat_settings(settings), "out": str(folder)}
     with undone_by_a_mistake(folder):
         algorithm, memory = build(algorithm_class, settings, lambda: Run(folder, config, settings.run.track))
-        fill_buffer(algorithm, settings.run.load_buffer_from_cache_at_start)
+        fill_buffer(algorithm, settings.run.load_episodes)
     model = algorithm.policy.model
     results.print(
         f"{algorithm_name} on {task.env} with {settings.policy.model}, computed in {model.dtype_name} on "
@@ -101,18 +97,20 @@ def undone_by_a_mistake(folder: Path) -> Iterator[None]:
 def settings_from(config_class: type[RLConfig], flat: dict[str, Any]) -> TrainSettings:
     """Sorts flat settings, as config.json has them, into their dataclasses."""
 
+    named = {name: value for name, value in flat.items() if name not in UNNAMED or value is not None}
+
     def pick(kind: Any) -> Any:
-        known = {f.name for f in fields(kind)}
-        unnamed = {name for name in UNNAMED if flat.get(name) is None}
-        chosen = {name: value for name, value in flat.items() if name in known - unnamed}
+        chosen = {f.name: named[f.name] for f in fields(kind) if f.name in named}
         return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in chosen.items()})
 
-    return TrainSettings(pick(config_class), pick(TaskSettings), pick(PolicySettings), pick(RunSettings))
+    known = config_class().settings().keys()
+    config = config_class.from_settings({name: value for name, value in flat.items() if name in known})
+    return TrainSettings(config, pick(TaskSettings), pick(PolicySettings), pick(RunSettings))
 
 
 def report(algorithm: RLAlgorithm, folder: Path) -> None:
     """Before and after side by side, some answers, and what to do next."""
-    evaluations = algorithm.evaluations
+    evaluations = algorithm.evaluator.evaluations
     if len(evaluations) > 1:
         before, after = evaluations[min(evaluations)], evaluations[max(evaluations)]
         show_answers(before, after)
@@ -134,8 +132,7 @@ def next_commands(algorithm: RLAlgorithm, folder: Path) -> list[list[str]]:
     """Measure this run, go on with it, and then a harder task of the same kind, where there is one."""
     saved = algorithm.run.config
     model, env = saved.get("model") or PolicySettings().model, saved.get("env")
-    own = [part for module in saved.get("imports", ()) for part in ("--import", module)]
-    own += ["--reward", saved["reward"]] if saved.get("reward") else []
+    own = ["--reward", saved["reward"]] if saved.get("reward") else []
     if env is None or own or _is_a_place(env):
         own += ["--env", env or "my_module:MyEnv"]
         own += ["--eval_env", saved["eval_env"]] if saved.get("eval_env") else []
@@ -143,11 +140,9 @@ def next_commands(algorithm: RLAlgorithm, folder: Path) -> list[list[str]]:
         own += ["--env_options", *options] if options else []
     commands = [["lmgym", "eval", "--model", str(folder), "--base", model, *own]]
     if any(folder.glob("checkpoints/*")):
-        budget = algorithm.config.token_budget
         more = ["--iterations", str(2 * algorithm.config.iterations)]
-        if algorithm.config.schedule != "constant":  # it has fallen: only another rate begins a schedule of its own
+        if algorithm.config.schedule != "constant":  # it has fallen: only another rate starts a schedule of its own
             more += ["--learning_rate", f"{algorithm.config.learning_rate / 2:g}"]
-        more += ["--token_budget", str(2 * budget)] if budget else []
         commands.append(["lmgym", "train", "--resume", str(folder), *more, *(own if env is None else [])])
     if not own and env in HARDER:
         same = [] if model == PolicySettings().model else ["--model", model]
@@ -170,68 +165,63 @@ def build(
         other = replace(settings.task, env=settings.run.eval_env) if settings.run.eval_env else settings.task
         eval_env = other.make("test")
     examples = few_shot_examples(env, settings.policy.shots)
-    teacher, holds = getattr(settings.algorithm, "teacher", ""), getattr(settings.algorithm, "kl_coeff", 0)
-    if settings.run.ref_model and (teacher or not holds):
-        reason = "--teacher is the reference" if teacher else "nothing is held to a reference: give --kl_coeff"
+    flags = settings.algorithm.settings()
+    teacher, has_kl = flags.get("teacher", ""), bool(flags.get("kl_coeff"))
+    if settings.run.ref_model and (teacher or not has_kl):
+        reason = "--teacher is the reference" if teacher else "there is no KL penalty: give --kl_coeff"
         raise UserError(f"--ref_model {settings.run.ref_model} would not be used, because {reason}.")
     named, model = teacher or settings.run.ref_model, settings.policy.model
-    reference = named or (model if holds else "")
+    reference = named or (model if has_kl else "")
     memory = expected_memory(env, examples, settings.policy, settings.algorithm, model, reference)
     policy = settings.policy.make(env, examples, seed=settings.algorithm.seed)
     policy.prompt_ids(env.reset(options={"index": 0})[0])  # a prompt that cannot be built is said before a run begins
-    # Where none is named, the algorithm takes the policy's first weights, or under LoRA its base.
-    extra: dict[str, Any] = {}
-    if named:
-        extra["ref_policy"] = replace(settings.policy, lora=False).make(env, examples, named)
-    algorithm = algorithm_class(policy, env, settings.algorithm, eval_env, make_run(), **extra)
-    algorithm.trained_on |= trained_problems(model)
+    # Where none is named, the reference is the initial policy, or under LoRA the base model.
+    ref_policy = settings.policy.make(env, examples, named) if named else None
+    algorithm = algorithm_class(policy, env, settings.algorithm, eval_env, make_run(), ref_policy)
+    algorithm.trained_problems.fingerprints |= trained_problems(model)
     return algorithm, memory
 
 
 def fill_buffer(algorithm: RLAlgorithm, given: str) -> None:
-    """Episodes that exist already, which a run that plays nothing cannot do without."""
+    """Loads the episodes to replay; a run that samples nothing needs them."""
     if given:
         load_buffer(algorithm, Path(given))
     elif not algorithm.config.problems_per_iteration:
-        raise UserError(
-            "--problems_per_iteration 0 learns from episodes that exist: name their file with "
-            "--load_buffer_from_cache_at_start."
-        )
+        raise UserError("--problems_per_iteration 0 samples nothing: name a file of episodes with --load_episodes.")
 
 
 def load_buffer(algorithm: RLAlgorithm, path: Path) -> None:
-    """Puts foreign episodes before the run's own: their iterations count down from −1, their policy is nobody's."""
+    """Puts loaded episodes before the run's own: their iterations count down from −1, and they are off-policy."""
     episodes = list(read_episodes(path))
     if not episodes:
         raise UserError(f"{path} holds no episodes; give the episodes.jsonl of a run.")
     if not algorithm.config.replay_episodes:
         raise UserError(f"the episodes of {path} would not be learnt from: say how many with --replay_episodes.")
-    capacity = algorithm.config.buffer_capacity
-    if len(episodes) > capacity:
-        algorithm.run.warn(f"only the last {capacity} of the {len(episodes)} episodes of {path} fit --buffer_capacity.")
+    capacity = algorithm.buffer.capacity
+    if capacity is not None and len(episodes) > capacity:
+        algorithm.run.warn(f"only the last {capacity} of the {len(episodes)} episodes of {path} are kept in memory.")
     if max(max(episode.tokens, default=0) for episode in episodes) >= algorithm.policy.model.vocabulary_size:
         raise UserError(f"the episodes of {path} were written with another tokenizer than this model's.")
     newest = max((episode.iteration for episode in episodes), default=0)
     own = list(algorithm.buffer.episodes)
     algorithm.buffer.episodes.clear()
     for episode in episodes:
-        steps = tuple(replace(step, action=replace(step.action, policy_version=NOBODY)) for step in episode.steps)
+        steps = tuple(replace(step, action=replace(step.action, policy_version=OFF_POLICY)) for step in episode.steps)
         algorithm.buffer.episodes.append(replace(episode, steps=steps, iteration=episode.iteration - newest - 1))
     algorithm.buffer.episodes.extend(own)
     algorithm.buffer.evict()
-    algorithm.trained_on |= {fingerprint(episode.problem) for episode in episodes}
+    algorithm.trained_problems.add(episode.problem for episode in episodes)
 
 
 def _folder(algorithm_name: str, settings: TrainSettings) -> Path:
-    root = Path(settings.run.out)
-    if settings.run.name:
-        folder = root / settings.run.name
+    if settings.run.out:
+        folder = Path(settings.run.out)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UserError(f"{folder} exists already; choose another --name, or go on with --resume {folder}.")
+            raise UserError(f"{folder} exists already; choose another --out, or continue it with --resume {folder}.")
         return folder
     env = settings.task.env
     task = env if ":" in env else Path(env).stem
-    return _new_folder(root, f"{algorithm_name}-{task}".replace(":", "-"))
+    return _new_folder(Path("runs"), f"{algorithm_name}-{task}".replace(":", "-"))
 
 
 def _new_folder(root: Path, name: str) -> Path:
@@ -246,5 +236,6 @@ def _new_folder(root: Path, name: str) -> Path:
 
 def flat_settings(settings: TrainSettings) -> dict[str, Any]:
     """Every setting by its flag's name, as config.json keeps them."""
-    parts = (settings.task, settings.policy, settings.run, settings.algorithm)
-    return {name: value for part in parts for name, value in asdict(part).items()}
+    parts = (settings.task, settings.policy, settings.run)
+    flat = {name: value for part in parts for name, value in asdict(part).items()}
+    return flat | settings.algorithm.settings()

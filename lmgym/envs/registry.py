@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import gymnasium
 
 from lmgym.envs.env import Env, MadeFrom
 from lmgym.errors import UserError
-from lmgym.lookup import import_named, nearest
+from lmgym.lookup import import_module, import_named, nearest
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,13 @@ def names() -> list[str]:
 
 
 def make(name: str, split: str = "train", **options: Any) -> Env:
-    """Makes an environment by its name, from a JSON or JSONL file by its path, or from a class by `module:Class`.
+    """Makes an environment by its name, from a JSON or JSONL file by its path, or from a module by `module:Class`.
 
-    A name may carry its split: `gsm8k:test` is the test split whatever `split` says. A file has no splits, and a class
-    of the user's is told the split if its `__init__` takes one.
+    A name may carry its split: `gsm8k:test` is the test split whatever `split` says. `module:name` also finds a name
+    that the module registers. A file has no splits; a class of the user's gets the split if its `__init__` takes one.
     """
     given = dict(options)
+    name = _after_import(name)
     bare, _, named_split = name.partition(":")
     if named_split and bare in _registrations:
         name, split = bare, named_split
@@ -108,6 +110,16 @@ def make(name: str, split: str = "train", **options: Any) -> Env:
     env = registration.factory(**options)
     env.made_from = MadeFrom(name, split, given)
     return env
+
+
+def _after_import(name: str) -> str:
+    """`my-env` for `my_module:my-env`, once the module that registers it is imported; else the name itself."""
+    module, _, registered = name.partition(":")
+    if not registered or module in _registrations or _is_file_name(name):
+        return name
+    with contextlib.suppress(UserError):  # what cannot be imported is refused by `find`
+        import_module(module, repr(name))
+    return registered if registered.partition(":")[0] in _registrations else name
 
 
 def find(name: str) -> Registration:

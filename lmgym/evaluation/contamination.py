@@ -59,3 +59,20 @@ def held_out_indices(env: Env, count: int, avoid: Iterable[Problem]) -> list[int
 
 def _normalised(text: str) -> str:
     return " ".join(text.lower().split())
+
+
+class TrainedProblems:
+    """The problems that a run was trained on, as fingerprints."""
+
+    def __init__(self) -> None:
+        self.fingerprints: set[Fingerprint] = set()
+
+    def add(self, problems: Iterable[Problem]) -> None:
+        """Adds problems that episodes were learnt from."""
+        self.fingerprints.update(map(fingerprint, problems))
+
+    def add_shared(self, evaluated: Iterable[Problem], training: Iterable[Problem]) -> int:
+        """Adds the problems to evaluate on that the training task contains too, and counts them."""
+        shared = overlap(evaluated, training)
+        self.fingerprints |= shared
+        return len(shared)

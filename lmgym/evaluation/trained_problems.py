@@ -27,7 +27,7 @@ def trained_problems(model: str) -> set[Fingerprint]:
         read.add(folder)
         config = _config_of(folder)
         buffers = [folder / "episodes.jsonl"]
-        if loaded := config.get("load_buffer_from_cache_at_start"):
+        if loaded := config.get("load_episodes", config.get("load_buffer_from_cache_at_start")):
             buffers.append(Path(loaded).expanduser())
         for buffer in filter(Path.is_file, buffers):
             trained |= {fingerprint(episode.problem) for episode in read_episodes(buffer)}

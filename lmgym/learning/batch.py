@@ -17,18 +17,18 @@ from lmgym.types import Episode
 
 @dataclass(frozen=True)
 class Batch:
-    """What credit and loss may look at: numbers only, never text."""
+    """What advantages and loss see: numbers only, never text."""
 
     tokens: Tensor
     """[episodes, length] ids, padded on the right with 0."""
     lengths: Tensor
     """[episodes] how many of them are real."""
     mask: Tensor
-    """[episodes, length] True where the policy chose the token."""
+    """[episodes, length] True at action tokens: sampled by the policy, not read and not forced by a tool."""
     logprobs: Tensor
-    """[episodes, length] the sampler's log-probability of each chosen token."""
+    """[episodes, length] the sampler's log-probability of each action token."""
     step_index: Tensor
-    """[episodes, length] the step each token belongs to, -1 for what was only read."""
+    """[episodes, length] the step each token belongs to, -1 for prompts and replies."""
     rewards: Tensor
     """[episodes, steps] one reward per step, padded with 0."""
     step_count: Tensor
@@ -40,41 +40,37 @@ class Batch:
     policy_version: Tensor
     """[episodes] the version that wrote the last step; versions count optimiser steps."""
     seed: Tensor
-    """[episodes] what each one was sampled with: a lot that knows nothing of what came of it, to break ties by."""
+    """[episodes] the seed each one was sampled with: independent of its outcome, so ties are broken by it."""
     advantages: Tensor
-    """[episodes, length] the credit of each token; 0 until an algorithm gives it."""
+    """[episodes, length] the advantage of each token; 0 until an algorithm computes it."""
     reference_logprobs: Tensor
     """[episodes, length] the reference policy's log-probabilities; 0 where no reference is used."""
     row: Tensor
-    """[episodes] where each one stands in the batch that this is a part of."""
-    fresh: Tensor
-    """[episodes] True where the weights that are about to learn are those that sampled the episode.
+    """[episodes] index of each episode in the batch that this one was selected from."""
+    on_policy: Tensor
+    """[episodes] True where the current weights sampled the episode.
 
     Its ratios are then against the learner's own log-probabilities, which the sampler's only approximate.
     """
     old_logprobs: Tensor
-    """[episodes, length] what ratios of all other episodes are against: the learner's log-probabilities in the first
+    """[episodes, length] the denominator of ratios of all other episodes: the learner's log-probabilities in the first
     update of this iteration, or the sampler's of an older episode."""
-    held: Tensor
-    """[episodes] True where the KL to the reference is part of the loss."""
-    entropies: Tensor
-    """[episodes, length] the learner's entropy where a token was chosen; only in a loss, with its gradient."""
-    values: Tensor
-    """[episodes, length] the critic's value before each token; only in a loss, with its gradient."""
     old_values: Tensor
-    """[episodes, length] the same before the update; 0 where there is no critic."""
+    """[episodes, length] the critic's value before each token, before the update; 0 without a critic."""
     value_targets: Tensor
-    """[episodes, length] what the values should have been; 0 where there is no critic."""
+    """[episodes, length] the regression targets of the critic; 0 without a critic."""
+    kl_coeff: float
+    """Coefficient of the KL penalty in this update; 0 without a reference."""
     total_tokens: int
-    """Chosen tokens in the whole optimiser step: the denominator that no micro-batch changes."""
+    """Action tokens in the whole optimiser step: the denominator that no micro-batch changes."""
     total_episodes: int
     """Episodes in the whole optimiser step."""
     length_limit: int
-    """Tokens that an episode may have at most, the same for every batch of a run; 1 until an algorithm sets it."""
+    """Maximum length of an episode in tokens, the same for every batch of a run; 1 until an algorithm sets it."""
 
     @classmethod
     def from_episodes(cls, episodes: Sequence[Episode]) -> Batch:
-        """Lays episodes out side by side: those of one group, and in it those that begin alike, are neighbours."""
+        """Pads episodes into tensors, sorted by group and tokens so that shared prefixes are neighbours."""
         numbers = {key: number for number, key in enumerate(dict.fromkeys(group_key(e) for e in episodes))}
         episodes = sorted(episodes, key=lambda episode: (numbers[group_key(episode)], episode.tokens))
         return cls.from_tensors(
@@ -107,8 +103,8 @@ class Batch:
         policy_version: Tensor,
         seed: Tensor,
     ) -> Batch:
-        """What was sampled, with all that learning adds still blank: nothing fresh, every episode held."""
-        blank, everybody = torch.zeros_like(logprobs), torch.ones(len(tokens), dtype=torch.bool)
+        """What was sampled, with all that learning adds still blank, and every episode off-policy."""
+        blank = torch.zeros_like(logprobs)
         return cls(
             tokens=tokens,
             lengths=lengths,
@@ -124,13 +120,11 @@ class Batch:
             advantages=blank,
             reference_logprobs=blank,
             row=torch.arange(len(tokens)),
-            fresh=~everybody,
+            on_policy=torch.zeros(len(tokens), dtype=torch.bool),
             old_logprobs=logprobs,
-            held=everybody,
-            entropies=blank,
-            values=blank,
             old_values=blank,
             value_targets=blank,
+            kl_coeff=0.0,
             total_tokens=max(int(mask.sum()), 1),
             total_episodes=len(tokens),
             length_limit=1,
@@ -153,11 +147,11 @@ class Batch:
         return self._map(lambda tensor: tensor[rows])
 
     def recounted(self) -> Batch:
-        """The same episodes, now counted as if there had been no others."""
+        """The same episodes, with loss denominators that count these alone."""
         return replace(self, total_tokens=max(int(self.mask.sum()), 1), total_episodes=len(self))
 
     def minibatches(self, count: int, random: np.random.Generator) -> list[Batch]:
-        """Deals whole groups into `count` parts at random, each counted as a whole; fewer groups make fewer parts."""
+        """Splits whole groups into `count` random minibatches with denominators of their own; at most one per group."""
         groups = random.permutation(self.group.unique().numpy())
         parts = [torch.from_numpy(part) for part in np.array_split(groups, count) if len(part)]
         return [self.select(torch.isin(self.group, part)).recounted() for part in parts]
@@ -168,20 +162,20 @@ class Batch:
 
     def after_first_update(self, logprobs: Tensor) -> Batch:
         """The same episodes for later updates, given the learner's log-probabilities in the first."""
-        old = torch.where(self.fresh[:, None], logprobs, self.old_logprobs)
-        return replace(self, old_logprobs=old, fresh=torch.zeros_like(self.fresh))
+        old = torch.where(self.on_policy[:, None], logprobs, self.old_logprobs)
+        return replace(self, old_logprobs=old, on_policy=torch.zeros_like(self.on_policy))
 
     def at_every_token(self, per_episode: Tensor) -> Tensor:
-        """Spreads one value per episode over all tokens that it chose, 0 elsewhere."""
+        """Broadcasts one value per episode to its action tokens, 0 elsewhere."""
         return per_episode[:, None] * self.mask
 
     def at_tokens(self, per_step: Tensor) -> Tensor:
-        """Spreads one value per step [episodes, steps] over the tokens of that step, 0 elsewhere."""
+        """Broadcasts one value per step [episodes, steps] to the action tokens of that step, 0 elsewhere."""
         values = per_step.gather(1, self.step_index.clamp(min=0))
         return torch.where(self.mask, values, torch.zeros_like(values))
 
     def at_step_ends(self, per_step: Tensor) -> Tensor:
-        """Puts each step's value on the last token chosen in it, or before it if nothing was chosen in it."""
+        """Puts each step's value on its last action token, or on an earlier one if the step has none."""
         spread = per_step.new_zeros(self.mask.shape)
         columns = torch.arange(self.mask.shape[1], device=self.mask.device)
         for step in range(per_step.shape[1]):
@@ -192,7 +186,7 @@ class Batch:
         return spread
 
     def at_step_starts(self, per_token: Tensor) -> tuple[Tensor, Tensor]:
-        """The value at the first token chosen in each step [episodes, steps], and where there is one."""
+        """The value at the first action token of each step [episodes, steps], and where there is one."""
         steps = torch.arange(self.rewards.shape[1], device=self.mask.device)
         chosen = self.mask[:, None] & (self.step_index[:, None] == steps[:, None])  # [episodes, steps, length]
         real = chosen.any(dim=2)
@@ -200,26 +194,23 @@ class Batch:
         return per_token.gather(1, first) * real, real
 
     def by_step(self, per_token: Tensor) -> Tensor:
-        """Adds up the values of each step's tokens [episodes, steps]."""
+        """Sums the values of each step's action tokens [episodes, steps]."""
         sums = per_token.new_zeros(self.rewards.shape)
         return sums.scatter_add_(1, self.step_index.clamp(min=0), per_token * self.mask)
 
-    def micro_batches(
-        self, max_tokens: int, about: int = 1, shared: int = 0, whole_groups: bool = False
-    ) -> Iterator[Batch]:
-        """Cuts into `about` parts or more of at most `max_tokens` tokens, as many as are computed.
+    def micro_batches(self, max_tokens: int, shared: int = 0, whole_groups: bool = False) -> Iterator[Batch]:
+        """Splits into micro-batches of at most `max_tokens` computed tokens.
 
-        The `shared` first ones are not counted, nor those that an episode begins with as the one before it in its part.
-        A group that must stay whole may be larger than that.
+        The `shared` first tokens are not counted, nor the prefix that an episode shares with the one before it in its
+        micro-batch. A group that must stay whole may exceed the limit.
         """
         whole = self.lengths - shared
         more = self.lengths - shared_with_previous(self.tokens, self.lengths).clamp(min=shared)
-        budget = min(max_tokens, -(-int(more.sum()) // about))
         rows: list[int] = []
         used = 0
         for row, (alone, added) in enumerate(zip(whole.tolist(), more.tolist(), strict=True)):
             together = whole_groups and rows and bool(self.group[row] == self.group[rows[-1]])
-            if rows and used + added > budget and not together:
+            if rows and used + added > max_tokens and not together:
                 yield self.select(torch.tensor(rows))
                 rows, used = [], 0
             used += added if rows else alone

@@ -1,4 +1,4 @@
-"""The critic: how well it will go, seen just before each token."""
+"""The critic: the expected return before each token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from lmgym.learning.batch import Batch
-from lmgym.learning.learner import Learner, Loss
+from lmgym.learning.learner import Learner
 from lmgym.models.language_model import LanguageModel
 
 MODEL = "network."
@@ -19,7 +19,7 @@ STEPS = "steps_done"
 
 
 def make_value_head(model: LanguageModel) -> nn.Linear:
-    """A linear map from the model's last states to one number, which begins at 0 everywhere."""
+    """A linear map from the last hidden state to one number, initialised to 0."""
     head = nn.Linear(model.hidden_size, 1, device=model.device, dtype=torch.float32)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
@@ -27,27 +27,22 @@ def make_value_head(model: LanguageModel) -> nn.Linear:
 
 
 class Critic:
-    """A value head on the policy's own network, which then learns with it, or on a second network that learns alone."""
+    """A value head on the policy's network, trained with it, or on a second network with an optimiser of its own."""
 
-    def __init__(self, learner: Learner, learns_alone: bool) -> None:
+    def __init__(self, learner: Learner, has_own_network: bool) -> None:
         self.learner = learner
-        self.learns_alone = learns_alone
+        self.has_own_network = has_own_network
 
     def values(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The value [episodes, length] before each chosen token, and [episodes] after the last token."""
+        """The value [episodes, length] before each action token, and [episodes] after the last token."""
         return self.learner.values(batch)
-
-    def learn(self, batch: Batch, loss: Loss) -> None:
-        """One step of its own; a head on the policy has learnt with the policy already."""
-        if self.learns_alone:
-            self.learner.step(batch, loss)
 
     def save(self, path: Path) -> None:
         """Writes the head and, where it has them, its own network and optimiser."""
         head = self.learner.value_head
         assert head is not None
         tensors = {HEAD + name: weight for name, weight in head.state_dict().items()}
-        if self.learns_alone:
+        if self.has_own_network:
             tensors |= {MODEL + name: weight for name, weight in self.learner.model.network.named_parameters()}
             tensors |= {OPTIMISER + name: tensor for name, tensor in self.learner.optimizer_tensors().items()}
             tensors[STEPS] = torch.tensor(self.learner.steps_done)
@@ -62,7 +57,7 @@ class Critic:
 
         assert self.learner.value_head is not None
         self.learner.value_head.load_state_dict(part(HEAD))
-        if self.learns_alone:
+        if self.has_own_network:
             self.learner.model.network.load_state_dict(part(MODEL), strict=False)
             self.learner.restore_optimizer(part(OPTIMISER))
             self.learner.steps_done = int(tensors[STEPS])

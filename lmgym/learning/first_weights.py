@@ -1,10 +1,9 @@
-"""The weights that learning began with, for an algorithm that begins again from them."""
+"""The initial weights of a run, for an algorithm that restarts from them in each iteration."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import torch
 from safetensors.torch import load_file, save_file
 
 from lmgym.errors import UserError
@@ -12,28 +11,25 @@ from lmgym.learning.learner import Learner
 
 
 class FirstWeights:
-    """A copy of all that learns, as it was before it had learnt anything."""
+    """A copy of all trainable parameters before the first update."""
 
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
         self.weights = {name: weight.detach().clone() for name, weight in learner.parameters().items()}
 
-    @torch.no_grad()
     def restore(self) -> None:
-        """Puts the weights back and lets optimiser and schedule begin again."""
-        for name, weight in self.learner.parameters().items():
-            weight.copy_(self.weights[name])
-        self.learner.forget()
-        self.learner.steps_done = 0
-        self.learner.model.version += 1
+        """Puts the weights back and starts optimiser and schedule afresh."""
+        self.learner.set_weights(self.weights)
 
     def save(self, path: Path) -> None:
-        """Writes them: a resumed run is given the model as it is, not as it was."""
+        """Writes them to a checkpoint."""
         save_file(self.weights, path)
 
     def load(self, path: Path) -> None:
         """Reads them back."""
         if not path.exists():
-            raise UserError("this run's checkpoint has no first model to go back to: resume it without --restart.")
+            raise UserError(
+                "this run's checkpoint has no initial weights to restart from: resume it without --restart."
+            )
         kept = load_file(path)
         self.weights = {name: kept[name].to(weight.device) for name, weight in self.weights.items()}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from lmgym.errors import UserError
@@ -13,35 +15,30 @@ from lmgym.learning.batch import Batch
 from lmgym.learning.schedules import Schedule, learning_rate_factor
 from lmgym.models.distribution import Distribution
 from lmgym.models.language_model import LanguageModel
-from lmgym.models.token_scorer import TokenScorer, common_trunk
+from lmgym.models.token_scorer import Scores, TokenScorer, common_trunk
 
-Loss = Callable[[Tensor, Batch], Tensor]
-"""From the learner's log-probabilities of a micro-batch, and the micro-batch, to its share of the loss.
-
-The micro-batch brings the learner's entropies and values along, as far as there are any.
-"""
+Loss = Callable[[Scores, Batch], Tensor]
+"""From what the learner computed of a micro-batch (log-probabilities, entropies, values) to its share of the loss."""
 
 
 @dataclass(frozen=True)
 class LearnerSettings:
-    """How the weights follow the gradient."""
+    """Settings of the optimiser step."""
 
     learning_rate: float
     schedule: Schedule
     warmup_steps: int
     total_steps: int
     max_gradient_norm: float
-    weight_decay: float
     micro_batch_tokens: int
-    gradient_accumulation_steps: int
     distribution: Distribution
     whole_groups: bool = False
-    """Whether the loss compares episodes of a group with each other, so that no pass may part them."""
+    """Whether the loss compares episodes of a group with each other, so that no micro-batch may split a group."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """What one optimiser step did: the learner's log-probabilities before it, and how large it was."""
+    """What one optimiser step computed: log-probs and entropies before it, loss, gradient norm, learning rate."""
 
     logprobs: Tensor
     entropies: Tensor
@@ -51,7 +48,7 @@ class Update:
 
 
 class Learner:
-    """Owns the optimiser of a model, and of the head that makes it a critic where it has one."""
+    """Owns the optimiser of a model and of its value head, if it has one; the only writer of the model's version."""
 
     def __init__(
         self,
@@ -65,22 +62,22 @@ class Learner:
         self.value_head = value_head
         self.reads_vocabulary = reads_vocabulary
         self.steps_done = 0
-        self.factor: Callable[[int, int], float] = lambda step, total: learning_rate_factor(
+        self.schedule: Callable[[int, int], float] = lambda step, total: learning_rate_factor(
             step, total, settings.schedule, settings.warmup_steps
         )
-        """From an optimiser step, and how many there are, to its share of the learning rate."""
-        # A second moment that forgets in about a hundred steps suits runs that only have some dozens.
+        """From an optimiser step and the total number of steps to a factor of the learning rate; assign your own."""
+        # Runs have dozens of steps, not thousands: the second moment averages over about a hundred.
         self.optimizer = torch.optim.AdamW(
             self.parameters().values(),
             lr=settings.learning_rate,
             betas=(0.9, 0.99),
-            weight_decay=settings.weight_decay,
+            weight_decay=0.0,
             fused=True,
         )
-        self.forget()
+        self.reset_optimizer()
 
-    def forget(self) -> None:
-        """Empties the moments; they and the gradients get their memory before any pass does, which leaves no holes."""
+    def reset_optimizer(self) -> None:
+        """Zeroes gradients and moments; allocating them before any forward pass keeps the heap unfragmented."""
         for weight in self.parameters().values():
             weight.grad = torch.zeros_like(weight)
             self.optimizer.state[weight] = {
@@ -90,12 +87,12 @@ class Learner:
             }
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """All that learns, by name."""
+        """All trainable parameters, by name."""
         head = dict(self.value_head.named_parameters()) if self.value_head else {}
         return self.model.trainable() | {f"value_head.{name}": weight for name, weight in head.items()}
 
     def step(self, batch: Batch, loss: Loss) -> Update | None:
-        """Accumulates the gradient of `loss` over micro-batches and moves the weights once; no episodes, no move."""
+        """Accumulates the gradient of `loss` over micro-batches and takes one optimiser step; none without episodes."""
         if not len(batch):
             self.steps_done += 1
             return None
@@ -107,7 +104,7 @@ class Learner:
         logprobs, entropies, total_loss = [], [], 0.0
         for part in self._parts(batch, scorer):
             scores = scorer.score(part.tokens, part.mask, part.lengths)
-            part_loss = loss(scores.logprobs, part.with_(entropies=scores.entropies, values=scores.values))
+            part_loss = loss(scores, part)
             part_loss.backward()
             total_loss += part_loss.item()
             logprobs.append(scores.logprobs.detach().cpu())
@@ -122,11 +119,11 @@ class Learner:
 
     def learning_rate(self) -> float:
         """The step size of the next optimiser step."""
-        return self.settings.learning_rate * self.factor(self.steps_done, self.settings.total_steps)
+        return self.settings.learning_rate * self.schedule(self.steps_done, self.settings.total_steps)
 
     @torch.no_grad()
     def observe(self, batch: Batch) -> Update:
-        """What an optimiser step would see, without a gradient or a move."""
+        """The log-probabilities and entropies that an optimiser step would compute, without taking it."""
         scorer = self._scorer(self.model, batch)
         scores = [scorer.score(part.tokens, part.mask, part.lengths) for part in self._parts(batch, scorer)]
         logprobs, entropies = (torch.cat(column).cpu() for column in list(zip(*scores, strict=True))[:2])
@@ -134,7 +131,7 @@ class Learner:
 
     @torch.no_grad()
     def logprobs(self, model: LanguageModel, batch: Batch) -> Tensor:
-        """The log-probabilities another model, or this one, gives the batch now."""
+        """Log-probabilities [episodes, length] of the batch under this model or another one."""
         scorer = self._scorer(model, batch)
         parts = self._parts(batch, scorer)
         return torch.cat([scorer.score(part.tokens, part.mask, part.lengths).logprobs.cpu() for part in parts])
@@ -147,6 +144,22 @@ class Learner:
         scores = [scorer.score(part.tokens, part.mask, part.lengths) for part in self._parts(batch, scorer)]
         before = torch.cat([each.values.cpu() for each in scores])
         return before, torch.cat([each.last_values.cpu() for each in scores])
+
+    @torch.no_grad()
+    def set_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Replaces the trainable parameters and starts optimiser and schedule afresh."""
+        for name, weight in self.parameters().items():
+            weight.copy_(weights[name])
+        self.reset_optimizer()
+        self.steps_done = 0
+        self.model.version += 1
+
+    def restore(self, folder: Path, steps_done: int, version: int) -> None:
+        """Loads the model's weights and the optimiser's moments that a checkpoint holds."""
+        self.model.load_weights(folder / "model")
+        self.restore_optimizer(load_file(folder / "optimizer.safetensors"))
+        self.steps_done = steps_done
+        self.model.version = version
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
         """The optimiser's moments under the names of their parameters."""
@@ -174,10 +187,5 @@ class Learner:
         )
 
     def _parts(self, batch: Batch, scorer: TokenScorer) -> list[Batch]:
-        parts = batch.micro_batches(
-            self.settings.micro_batch_tokens,
-            self.settings.gradient_accumulation_steps,
-            scorer.trunk_length,
-            self.settings.whole_groups,
-        )
+        parts = batch.micro_batches(self.settings.micro_batch_tokens, scorer.trunk_length, self.settings.whole_groups)
         return [part.to(self.model.device) for part in parts]

@@ -1,4 +1,4 @@
-"""The reference that a KL penalty holds the policy to."""
+"""The reference policy of a KL penalty."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from lmgym.models.lora import REFERENCE
 
 
 class Reference(Protocol):
-    """A policy that stays behind until it is refreshed."""
+    """A frozen policy that can be updated from the one that learns."""
 
     def logprobs(self, learner: Learner, batch: Batch) -> Tensor:
-        """Its log-probabilities [episodes, length] of the chosen tokens."""
+        """Its log-probabilities [episodes, length] of the action tokens."""
         ...
 
     def refresh(self) -> None:
-        """Catches up with the policy that learns."""
+        """Takes over the weights of the policy that learns."""
         ...
 
     def acting_model(self) -> LanguageModel:
-        """A frozen model that acts as the reference would."""
+        """A frozen model that samples as the reference."""
         ...
 
     def save(self, path: Path) -> None:
-        """Writes its weights, where they cannot be had from elsewhere."""
+        """Writes its weights, unless they are those of the initial model."""
         ...
 
     def load(self, path: Path) -> None:
@@ -41,21 +41,30 @@ class Reference(Protocol):
         ...
 
 
-def make_reference(model: LanguageModel, given: LanguageModel | None) -> Reference:
-    """The model that was given, else the policy as it is now: a frozen copy, or under LoRA the base model itself."""
-    if given is None and model.has_lora:
-        return AdapterReference(model)
-    if given is not None:
-        check_tokenizer(given, model)
-    return ModelReference(model, given or model.frozen_copy())
+def make_reference(model: LanguageModel, other: LanguageModel | None, is_updated: bool = False) -> Reference:
+    """The other model if there is one, else the policy as it is now: a frozen copy, or under LoRA the base model."""
+    if other is None:
+        return AdapterReference(model) if model.has_lora else ModelReference(model, model.frozen_copy())
+    check_tokenizer(other, model)
+    if is_updated and model.has_lora:
+        raise UserError(
+            "a separate reference model cannot be updated from a LoRA policy: leave the reference out (under LoRA the "
+            "base model is the reference), or set --update_reference_every 0."
+        )
+    if is_updated and not other.has_shape_of(model):
+        raise UserError(
+            f"{other.name} has weights of other shapes than {model.name}, so it cannot be updated from it: leave "
+            "--update_reference_every out."
+        )
+    return ModelReference(model, other)
 
 
 def check_tokenizer(given: LanguageModel, model: LanguageModel) -> None:
-    """Refuses a model that reads other tokens than the policy."""
+    """Refuses a model with another vocabulary than the policy's."""
     if given.tokenizer.get_vocab() != model.tokenizer.get_vocab():
         raise UserError(
             f"{given.name} has another tokenizer than {model.name} ({len(given.tokenizer)} and {len(model.tokenizer)} "
-            "tokens): a reference or a teacher must read the same tokens as the policy."
+            "tokens): a reference or a teacher must share the policy's tokenizer."
         )
 
 
@@ -66,7 +75,7 @@ class ModelReference:
         self.model = model
         self.frozen = frozen
         self.frozen.network.requires_grad_(False)
-        self.moved = False
+        self.is_updated = False
 
     def logprobs(self, learner: Learner, batch: Batch) -> Tensor:
         """Scores with the frozen model."""
@@ -79,27 +88,27 @@ class ModelReference:
     def refresh(self) -> None:
         """Copies the weights over."""
         self.frozen.refresh(self.model)
-        self.moved = True
+        self.is_updated = True
 
     def save(self, path: Path) -> None:
-        """Only a reference that has moved is written: the first one is named in the run's config."""
-        if self.moved:
+        """Writes only a reference that was updated: the initial one is named in the run's config."""
+        if self.is_updated:
             weights = {name: weight.contiguous() for name, weight in self.frozen.network.named_parameters()}
             save_file(weights, path)
 
     def load(self, path: Path) -> None:
-        """Reads the weights of a reference that had moved."""
+        """Reads the weights of a reference that was updated."""
         if path.exists():
             self.frozen.network.load_state_dict(load_file(path), strict=False)
-            self.moved = True
+            self.is_updated = True
 
 
 class AdapterReference:
-    """The base model with the adapter off; once refreshed, a second, frozen adapter on the same base."""
+    """The base model with the adapter off; once updated, a second, frozen adapter on the same base."""
 
     def __init__(self, model: LanguageModel) -> None:
         self.model = model
-        self.moved = False
+        self.is_updated = False
 
     def logprobs(self, learner: Learner, batch: Batch) -> Tensor:
         """Scores with the learner's own base weights."""
@@ -123,11 +132,11 @@ class AdapterReference:
         for name, weight in weights.items():
             if f".{REFERENCE}." in name:
                 weight.data.copy_(weights[name.replace(f".{REFERENCE}.", ".default.")].data)
-        self.moved = True
+        self.is_updated = True
 
     def save(self, path: Path) -> None:
         """Writes the frozen adapter if there is one."""
-        if self.moved:
+        if self.is_updated:
             parameters = self.model.network.named_parameters()
             save_file({name: weight.contiguous() for name, weight in parameters if f".{REFERENCE}." in name}, path)
 
@@ -140,7 +149,7 @@ class AdapterReference:
     @contextlib.contextmanager
     def _switched(self) -> Iterator[None]:
         network: Any = self.model.network
-        if not self.moved:
+        if not self.is_updated:
             with network.disable_adapter():
                 yield
             return

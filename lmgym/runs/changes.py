@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lmgym.algorithms.registry import find_algorithm
 from lmgym.errors import UserError
 from lmgym.policies.system_prompts import load_system_prompt
 
@@ -27,10 +26,8 @@ FIXED = {
     "model": "the model",
     "ref_model": "the reference",
     "teacher": "the teacher",
-    "samples": "who is sampled from",
-    "lora": "the adapter",
+    "samples": "the sampled model",
     "lora_rank": "the adapter",
-    "lora_alpha": "the adapter",
     "policy": "the policy",
     "shots": "the prompt",
     "system_prompt": "the prompt",
@@ -39,9 +36,8 @@ FIXED = {
     "top_k": "the policy",
     "top_p": "the policy",
     "calculator": "the policy",
-    "seed": "the randomness",
-    "out": "the place",
-    "name": "the place",
+    "seed": "the random seed",
+    "out": "the run directory",
 }
 """What a run keeps to its end, because iterations or evaluations before and after would not be of one thing."""
 
@@ -96,8 +92,8 @@ def _as_written(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _meaning(name: str, value: Any) -> Any:
     """What is the same for all ways to spell a setting."""
-    if name in ("model", "ref_model", "teacher", "env", "eval_env") and value and Path(value).expanduser().exists():
+    if name in ("model", "ref_model", "teacher", "env", "eval_env", "out") and value and Path(value).expanduser().exists():
         return str(Path(value).expanduser().resolve())
     if name == "system_prompt" and value is not None:
         return load_system_prompt(value)
-    return find_algorithm(value) if name == "algorithm" and value is not None else value
+    return value

@@ -5,33 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
-from lmgym.errors import UserError
 from lmgym.assets.storage import whole_folder
-
-if TYPE_CHECKING:
-    from lmgym.algorithms.rl_algorithm import RLAlgorithm
+from lmgym.errors import UserError
+from lmgym.runs.training import Training
 
 STATE = "state.json"
 
 
-class Companion(Protocol):
-    """Something with weights of its own that a checkpoint keeps, such as a reference or a critic."""
-
-    def save(self, path: Path) -> None:
-        """Writes what cannot be had from elsewhere."""
-        ...
-
-    def load(self, path: Path) -> None:
-        """Reads it back."""
-        ...
-
-
-def save_checkpoint(folder: Path, algorithm: RLAlgorithm) -> Path:
-    """Writes weights, optimiser, companions and counters into `folder`/<iteration>; older ones go once it is whole.
+def save_checkpoint(folder: Path, algorithm: Training) -> Path:
+    """Writes weights, optimiser, auxiliary state and counters into `folder`/<iteration>, then deletes older ones.
 
     Random state needs no saving: every draw is a function of the run's seed and the iteration.
     """
@@ -40,16 +26,16 @@ def save_checkpoint(folder: Path, algorithm: RLAlgorithm) -> Path:
     with whole_folder(target) as staging:
         algorithm.policy.model.save(staging / "model")
         save_file(algorithm.learner.optimizer_tensors(), staging / "optimizer.safetensors")
-        for name, companion in algorithm.companions().items():
-            companion.save(staging / f"{name}.safetensors")
+        for name, auxiliary in algorithm.auxiliary_state.items():
+            auxiliary.save(staging / f"{name}.safetensors")
         state = {
             "iteration": algorithm.iteration,
             "optimizer_steps": steps,
             "total_steps": total,
             "learning_rate": algorithm.config.learning_rate,
-            "learning_rate_factor": algorithm.learning_rate_factor(max(steps - 1, 0), total),
+            "learning_rate_factor": algorithm.learner.schedule(max(steps - 1, 0), total),
             "policy_version": algorithm.policy.model.version,
-            "memory": algorithm.memory,
+            "algorithm_state": algorithm.state,
         }
         (staging / STATE).write_text(json.dumps(state, indent=2))
     for other in folder.iterdir():
@@ -58,25 +44,22 @@ def save_checkpoint(folder: Path, algorithm: RLAlgorithm) -> Path:
     return target
 
 
-def load_checkpoint(folder: Path, algorithm: RLAlgorithm) -> None:
-    """Brings an algorithm, built with the model that the run began with, to where the checkpoint left off.
+def load_checkpoint(folder: Path, algorithm: Training) -> None:
+    """Restores an algorithm that was built with the run's initial model to the state of the checkpoint.
 
-    What was copied from that model before, such as a reference that has not moved, stays as it is.
+    What was copied from the initial model, such as a reference that was never updated, stays as it is.
     """
     state: dict[str, Any] = json.loads((folder / STATE).read_text())
-    algorithm.policy.model.load_weights(folder / "model")
     algorithm.iteration = state["iteration"]
-    algorithm.learner.steps_done = state["optimizer_steps"]
-    algorithm.policy.model.version = state["policy_version"]
-    algorithm.learner.restore_optimizer(load_file(folder / "optimizer.safetensors"))
-    algorithm.memory = state.get("memory", {})
+    algorithm.learner.restore(folder, state["optimizer_steps"], state["policy_version"])
+    algorithm.state = state.get("algorithm_state", state.get("memory", {}))  # its name before version 0.2
     total, rate = algorithm.learner.settings.total_steps, algorithm.config.learning_rate
-    if state.get("learning_rate", rate) != rate:  # another rate begins a schedule of its own over the steps to come
+    if state.get("learning_rate", rate) != rate:  # another rate starts a schedule of its own over the remaining steps
         algorithm.continue_schedule(1.0)
     elif state.get("total_steps", total) != total:
         algorithm.continue_schedule(state["learning_rate_factor"])
-    for name, companion in algorithm.companions().items():
-        companion.load(folder / f"{name}.safetensors")
+    for name, auxiliary in algorithm.auxiliary_state.items():
+        auxiliary.load(folder / f"{name}.safetensors")
 
 
 def newest_checkpoint(run: Path) -> Path:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from lmgym.algorithms.rl_algorithm import RLAlgorithm
+from lmgym.runs.training import Training
 
 
-def model_card(algorithm: RLAlgorithm, config: Mapping[str, Any]) -> str:
+def model_card(algorithm: Training, config: Mapping[str, Any]) -> str:
     """Says what the model is, how it was made and what was measured, with sample sizes and intervals."""
     task = config.get("env") or type(algorithm.envs.env).__name__
     lines = [
@@ -24,12 +23,12 @@ def model_card(algorithm: RLAlgorithm, config: Mapping[str, Any]) -> str:
         f"{algorithm.config.group_size} episodes each; `config.json` of the run has every setting.",
         "",
     ]
-    if algorithm.evaluations:
-        is_graded = all(evaluation.is_graded for evaluation in algorithm.evaluations.values())
+    if algorithm.evaluator.evaluations:
+        is_graded = all(evaluation.is_graded for evaluation in algorithm.evaluator.evaluations.values())
         accuracies = ["strict accuracy", "lenient accuracy"] if is_graded else []
         columns = ["iteration", "problems", *accuracies, "mean reward", "note"]
         lines += [_row(*columns), _row(*["---"] * len(columns))]
-        for iteration, evaluation in sorted(algorithm.evaluations.items()):
+        for iteration, evaluation in sorted(algorithm.evaluator.evaluations.items()):
             note = "CONTAMINATED: also trained on" if evaluation.contaminated else "held out"
             measured = [evaluation.strict, evaluation.lenient] if is_graded else []
             lines.append(_row(iteration, evaluation.problems, *measured, evaluation.reward, note))

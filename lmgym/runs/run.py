@@ -7,29 +7,29 @@ import json
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lmgym.buffer import Buffer, append_episodes, read_episodes
+from lmgym.runs.changes import resumed_config
 from lmgym.runs.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from lmgym.console import messages
+from lmgym.runs.record import describe_run
 from lmgym.runs.tables import evaluation_line, header, iteration_line
 from lmgym.errors import UserError
 from lmgym.evaluation.evaluation import Evaluation, paired_p_value, summarise
-from lmgym.evaluation.contamination import fingerprint
 from lmgym.runs.model_card import model_card
 from lmgym.runs.plotting import plot_learning_curve
+from lmgym import __version__
 from lmgym.assets.storage import whole_folder, write_text, writing_to
+from lmgym.runs.training import Training
 from lmgym.runs.tracking import Sink, check_trackers, make_sinks
 
-if TYPE_CHECKING:
-    from lmgym.algorithms.rl_algorithm import RLAlgorithm
-
-LARGE_GAP = 0.05
-"""A mean difference of log-probabilities beyond this is a fault, not rounding."""
+LARGE_LOGPROB_DIFF = 0.05
+"""A mean difference of log-probs of sampler and learner beyond this is a fault, not rounding."""
 
 
 class Run:
@@ -61,10 +61,8 @@ class Run:
         """Where episodes are written as they end."""
         return self.folder / "episodes.jsonl" if self.folder else None
 
-    def record(self, algorithm: RLAlgorithm) -> None:
+    def record(self, algorithm: Training) -> None:
         """Completes config.json from the algorithm itself, so that --resume and `lmgym eval` find all they need."""
-        from lmgym.runs.record import describe_run
-
         if self.folder is None:
             return
         if self._is_taken and algorithm.iteration == 0:
@@ -72,13 +70,13 @@ class Run:
                 f"{self.folder} holds a run already: give Run another folder, or take that one up with "
                 "run.resume(algorithm)."
             )
-        place = {"out": str(self.folder.parent), "name": self.folder.name, "track": self.trackers}
+        place = {"lmgym_version": __version__, "out": str(self.folder), "track": self.trackers}
         self.config = describe_run(algorithm) | place | self.config
         with self._writing():
             self._write_config(self.folder)
 
     @contextlib.contextmanager
-    def watch(self, algorithm: RLAlgorithm) -> Iterator[None]:
+    def watch(self, algorithm: Training) -> Iterator[None]:
         """Shows progress while the loop runs; on Ctrl-C saves, says how to resume, and passes it on."""
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         progress = Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=messages, transient=True)
@@ -115,10 +113,10 @@ class Run:
             messages.print(header(), style="bold", soft_wrap=True)
         self._lines += 1
         messages.print(iteration_line(iteration, metrics), soft_wrap=True)
-        if metrics.get("gap", 0.0) > LARGE_GAP:
+        if metrics.get("logprob_diff", 0.0) > LARGE_LOGPROB_DIFF:
             self.warn(
-                f"sampler and learner disagree by {metrics['gap']:.3f} per token: the gradient is of another policy "
-                "than the one that acted; use --dtype float32 or report this model."
+                f"the log-probs of sampler and learner differ by {metrics['logprob_diff']:.3f} per token: the gradient "
+                "is of another policy than the one that sampled; use --dtype float32 or report this model."
             )
         norm = metrics.get("gradient_norm", 0.0)
         if norm != norm or norm == float("inf"):
@@ -153,50 +151,48 @@ class Run:
         """A loud warning."""
         messages.print(f"WARNING: {text}", style="bold red", markup=False, soft_wrap=True)
 
-    def save_checkpoint(self, algorithm: RLAlgorithm) -> None:
+    def save_checkpoint(self, algorithm: Training) -> None:
         """Keeps all that is needed to go on from here."""
         if self.folder is not None:
             with uninterrupted(), self._writing():
                 (self.folder / "checkpoints").mkdir(exist_ok=True)
                 save_checkpoint(self.folder / "checkpoints", algorithm)
 
-    def resume(self, algorithm: RLAlgorithm) -> None:
+    def resume(self, algorithm: Training) -> None:
         """Takes up the newest checkpoint, in an algorithm built with the run's first model; the rest is done again."""
-        from lmgym.runs.changes import resumed_config
-        from lmgym.runs.record import describe_run
 
         if self.folder is None:
             raise UserError("there is nothing to resume: give Run the folder of the run.")
         checkpoint = newest_checkpoint(self.folder)
         now = describe_run(algorithm) | {"track": self.trackers} | self.config
-        self.config = resumed_config(self.folder, now, asdict(algorithm.Config()), int(checkpoint.name))
+        self.config = resumed_config(self.folder, now, type(algorithm.config)().settings(), int(checkpoint.name))
         load_checkpoint(checkpoint, algorithm)
         self._is_taken = False
         reached = algorithm.iteration
         path = self.folder / "episodes.jsonl"
-        kept = Buffer(algorithm.config.buffer_capacity)
+        kept = Buffer(algorithm.buffer.capacity)
         if path.exists():
             episodes = [episode for episode in read_episodes(path) if episode.iteration < reached]
             kept.extend(episodes)
-            algorithm.trained_on |= {fingerprint(episode.problem) for episode in episodes}
+            algorithm.trained_problems.add(episode.problem for episode in episodes)
             everything = Buffer()
             everything.extend(episodes)
             everything.save(path)
         algorithm.buffer.episodes = kept.episodes
-        algorithm.evaluations = self._comparable(algorithm, _read_evaluations(self.folder / "evaluations", reached))
+        algorithm.evaluator.evaluations = self._comparable(algorithm, _read_evaluations(self.folder / "evaluations", reached))
         _drop_lines_after(self.folder / "metrics.jsonl", reached)
 
-    def _comparable(self, algorithm: RLAlgorithm, found: dict[int, Evaluation]) -> dict[int, Evaluation]:
+    def _comparable(self, algorithm: Training, found: dict[int, Evaluation]) -> dict[int, Evaluation]:
         """Those evaluations that were of the problems which the run is evaluated on now."""
-        if algorithm.eval_env is None or not algorithm.eval_indices:
+        wanted = algorithm.evaluator.fingerprints
+        if not wanted:
             return found
-        wanted = [fingerprint(algorithm.eval_env.problems[index]) for index in algorithm.eval_indices]
         kept = {iteration: evaluation for iteration, evaluation in found.items() if evaluation.fingerprints == wanted}
         if len(kept) < len(found):
             self.warn("evaluations so far were of other problems: they stay on disk and are compared with nothing.")
         return kept
 
-    def finish(self, algorithm: RLAlgorithm) -> None:
+    def finish(self, algorithm: Training) -> None:
         """Writes the final model, its card, the results and the learning curve."""
         if self.folder is None:
             return
@@ -210,8 +206,8 @@ class Run:
             except UserError as error:
                 self.warn(str(error))
 
-    def _results(self, algorithm: RLAlgorithm) -> dict[str, Any]:
-        evaluations = algorithm.evaluations
+    def _results(self, algorithm: Training) -> dict[str, Any]:
+        evaluations = algorithm.evaluator.evaluations
         results: dict[str, Any] = {
             "iterations": algorithm.iteration,
             "seed": algorithm.config.seed,
@@ -225,7 +221,7 @@ class Run:
             results["paired_p_value"] = paired_p_value(first, last)
         return results
 
-    def _save_interrupted(self, algorithm: RLAlgorithm) -> None:
+    def _save_interrupted(self, algorithm: Training) -> None:
         if self.folder is None:
             return
         messages.print("interrupted: saving …")

@@ -1,0 +1,42 @@
+"""The evaluator of a run: the same held-out problems before, during and after training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lmgym.envs.env import Env
+from lmgym.evaluation.contamination import Fingerprint, fingerprint, held_out_indices
+from lmgym.evaluation.evaluation import Evaluation, evaluate
+from lmgym.policies.llm_policy import LLMPolicy
+
+
+class Evaluator:
+    """Plays the held-out problems greedily whenever an evaluation is due, and keeps the results by iteration."""
+
+    def __init__(self, policy: LLMPolicy, env: Env | None, problems: int, every: int = 0, seed: int = 0) -> None:
+        self.policy = policy
+        self.env = env
+        self.every = every
+        self.seed = seed
+        self.at_start = True
+        """Whether the untrained policy is evaluated too."""
+        self.indices = [] if env is None or not problems else held_out_indices(env, problems, avoid=policy.examples)
+        self.evaluations: dict[int, Evaluation] = {}
+
+    @property
+    def fingerprints(self) -> list[Fingerprint]:
+        """The problems that are evaluated on, in order."""
+        return [] if self.env is None else [fingerprint(self.env.problems[index]) for index in self.indices]
+
+    def is_due(self, iteration: int) -> bool:
+        """Whether the policy after `iteration` iterations is to be evaluated and has not been."""
+        wanted = self.at_start if iteration == 0 else bool(self.every) and iteration % self.every == 0
+        return wanted and bool(self.indices) and iteration not in self.evaluations
+
+    def evaluate(self, iteration: int, trained_on: Iterable[Fingerprint]) -> Evaluation | None:
+        """Evaluates the policy as it is now; nothing without held-out problems."""
+        if self.env is None or not self.indices:
+            return None
+        result = evaluate(self.policy, self.env, self.indices, seed=self.seed, trained_on=trained_on)
+        self.evaluations[iteration] = result
+        return result
