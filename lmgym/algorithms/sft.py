@@ -11,7 +11,7 @@ from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.imitation import Imitation, ImitationConfig
 from lmgym.learning.batch import Batch
 from lmgym.learning.learner import LearnerSettings
-from lmgym.models.distribution import WHOLE
+from lmgym.models.distribution import FULL_SOFTMAX
 from lmgym.policies.demonstrator import Demonstrator
 
 
@@ -37,7 +37,7 @@ class SFT(Imitation):
 
     def _learner_settings(self) -> LearnerSettings:
         """The likelihood of a solution is that of the model itself, whatever temperature and cut it samples with."""
-        return replace(super()._learner_settings(), distribution=WHOLE)
+        return replace(super()._learner_settings(), distribution=FULL_SOFTMAX)
 
     def advantages(self, batch: Batch) -> Tensor:
         """1 for every token that the policy would have had to choose."""

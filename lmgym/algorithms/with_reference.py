@@ -62,7 +62,7 @@ class WithReference(RLAlgorithm):
                 f"{ref_policy.model.name} has other weights than {policy.model.name}, so it cannot catch up with it: "
                 "leave --update_reference_every out."
             )
-        if self.config.kl_coeff and policy.distribution.is_cut:
+        if self.config.kl_coeff and policy.distribution.is_truncated:
             self.run.warn(
                 "under --top_k or --top_p the KL to the reference is only near to one: the reference keeps each "
                 "sampled token, even where its own cut would not."
