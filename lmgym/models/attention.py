@@ -22,7 +22,7 @@ PREFIX_SHARING_MODEL_TYPES = {"gemma", "llama", "mistral", "qwen2", "qwen3", "sm
 """Architectures with plain causal softmax attention that goes through the attention interface of Transformers."""
 
 LENGTH_DEPENDENT_ROPES = {"longrope", "dynamic"}
-"""RoPE types whose frequencies depend on the length of the whole sequence."""
+"""RoPE types whose frequencies depend on the sequence length."""
 
 
 def supports_prefix_sharing(config: PretrainedConfig) -> bool:

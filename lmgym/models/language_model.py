@@ -40,7 +40,7 @@ class LanguageModel:
     """The compute dtype; master weights are float32."""
     name: str
     version: int = 0
-    """Number of optimiser steps; written by the learner, read by engines to notice that their weights are stale."""
+    """Counts weight updates; written by the learner, read by engines to notice that their weights are stale."""
     has_lora: bool = False
     shares_prefixes: bool = False
     """Whether the network computes shared prefixes once (see attention.py); else every sequence is computed in full."""
@@ -177,7 +177,7 @@ class LanguageModel:
     def load_weights(self, folder: Path) -> None:
         """Loads weights that `save` wrote: of the full model, or of the trainable adapter."""
         if is_adapter(folder) != self.has_lora:
-            saved, here = ("a whole model", "an adapter")[:: 1 if self.has_lora else -1]
+            saved, here = ("a full model", "an adapter")[:: 1 if self.has_lora else -1]
             raise UserError(f"{folder} holds {saved}, but {self.name} is {here} here: load it as it was when saved.")
         with quiet_transformers(), loading_errors(str(folder)):
             if self.has_lora:

@@ -21,7 +21,7 @@ Invariants:
 
 1. Nodes are in depth-first pre-order: parents come before children, and the subtree of node i is the index range
    i … subtree_end[i].
-2. Therefore node i is an ancestor of node j, or j itself, if and only if i ≤ j ≤ subtree_end[i]. This is the whole
+2. Therefore node i is an ancestor of node j, or j itself, if and only if i ≤ j ≤ subtree_end[i]. This is the full
    attention mask: no [nodes, nodes] matrix is stored.
 3. tokens[node_of[e, t]] is token t of episode e, and positions[node_of[e, t]] is t, for start ≤ t < lengths[e].
 4. Only consecutive episodes share nodes. In lexicographic order every distinct prefix has exactly one node; in any

@@ -1,6 +1,6 @@
 """Log-probabilities, entropies and values of sampled tokens, with gradients, computing every shared token once.
 
-    tokens [episodes, length]  =  shared prefix [prefix]  |  the rest of each episode, right-padded
+    tokens [episodes, length]  =  shared prefix [prefix]  |  remaining tokens of each episode, right-padded
                                   (few-shot examples)        (problem, steps, environment replies)
 
     once per TokenScorer (one optimiser step):

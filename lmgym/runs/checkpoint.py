@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from safetensors.torch import load_file, save_file
 
 from lmgym.errors import UserError
-from lmgym.assets.storage import whole_folder
+from lmgym.assets.storage import staged_folder
 
 if TYPE_CHECKING:
     from lmgym.algorithms.rl_algorithm import RLAlgorithm
@@ -37,7 +37,7 @@ def save_checkpoint(folder: Path, algorithm: RLAlgorithm) -> Path:
     """
     target = folder / f"{algorithm.iteration:06d}"
     steps, total = algorithm.learner.steps_done, algorithm.learner.settings.total_steps
-    with whole_folder(target) as staging:
+    with staged_folder(target) as staging:
         algorithm.policy.model.save(staging / "model")
         save_file(algorithm.learner.optimizer_tensors(), staging / "optimizer.safetensors")
         for name, companion in algorithm.companions().items():

@@ -22,7 +22,7 @@ from lmgym.evaluation.evaluation import Evaluation, paired_p_value, summarise
 from lmgym.evaluation.contamination import fingerprint
 from lmgym.runs.model_card import model_card
 from lmgym.runs.plotting import plot_learning_curve
-from lmgym.assets.storage import whole_folder, write_text, writing_to
+from lmgym.assets.storage import staged_folder, write_text, writing_to
 from lmgym.runs.tracking import Sink, check_trackers, make_sinks
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class Run:
         if self.folder is None:
             return
         with uninterrupted(), self._writing():
-            with whole_folder(self.folder / "model") as staging:
+            with staged_folder(self.folder / "model") as staging:
                 algorithm.policy.model.save(staging)
                 (staging / "README.md").write_text(model_card(algorithm, self.config), encoding="utf-8")
             write_text(self.folder / "results.json", json.dumps(self._results(algorithm), indent=2) + "\n")

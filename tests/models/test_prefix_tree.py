@@ -73,6 +73,18 @@ def test_the_example_of_the_module_docstring():
     assert tree.node_of.tolist() == [[-1, 0, 1, 2, 3, 4], [-1, 0, 1, 2, 5, -1], [-1, 0, 1, 6, -1, -1]]
 
 
+def test_the_example_of_the_tree_attention_docstring():
+    prefix = [torch.zeros(1, 1, 2, 4)]
+    with mock.patch("lmgym.models.attention.CHUNK", 4):
+        backend = TreeAttention(prefix, prefix, torch.tensor([6, 6, 5, 4, 4, 5, 6]), torch.float32)
+    assert backend.key_index.tolist() == [[0, 1, *range(2, 9)]] * 2
+    drawn = [["".join("x" if seen else "." for seen in row) for row in chunk[0]] for chunk in (backend.bias == 0)]
+    assert drawn == [
+        ["xxx......", "xxxx.....", "xxxxx....", "xxxxxx..."],
+        ["xxxxxxx..", "xxxxx..x.", "xxxx....x", "xxx......"],
+    ]
+
+
 @settings(max_examples=100, deadline=None)
 @given(rows=batches(), chunk=st.integers(1, 7), prefix=st.integers(0, 3))
 def test_chunked_tree_attention_equals_attention_with_the_full_ancestor_mask(rows, chunk, prefix):

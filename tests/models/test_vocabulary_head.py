@@ -80,8 +80,8 @@ def test_value_and_gradient_of_a_truncated_distribution_are_those_of_the_masked_
 
 @pytest.mark.parametrize("chunk", [4, 512])
 @pytest.mark.parametrize("transform", [LogitTransform(0.3), LogitTransform(softcap=1.5), LogitTransform(2.0, 3.0)])
-@pytest.mark.parametrize("truncated", [Distribution(0.7), Distribution(1.7, 8, 0.8)])
-def test_value_and_gradient_go_through_a_scale_and_a_soft_cap(monkeypatch, chunk, transform, truncated):
+@pytest.mark.parametrize("distribution", [Distribution(0.7), Distribution(1.7, 8, 0.8)])
+def test_value_and_gradient_go_through_a_scale_and_a_soft_cap(monkeypatch, chunk, transform, distribution):
     monkeypatch.setattr("lmgym.models.vocabulary_head.CHUNK", chunk)
     states, weight, shift, targets = inputs(bias=True)
     upstream = torch.linspace(-2, 3, POSITIONS)
@@ -89,14 +89,14 @@ def test_value_and_gradient_go_through_a_scale_and_a_soft_cap(monkeypatch, chunk
     logits = torch.nn.functional.linear(states, weight, shift) * transform.scale
     if transform.softcap is not None:
         logits = transform.softcap * torch.tanh(logits / transform.softcap)
-    removed = truncated.apply_(logits.detach().clone(), keep=targets).isinf()
-    left = (logits / truncated.temperature).masked_fill(removed, -1e30).log_softmax(dim=-1)
+    removed = distribution.apply_(logits.detach().clone(), keep=targets).isinf()
+    left = (logits / distribution.temperature).masked_fill(removed, -1e30).log_softmax(dim=-1)
     expected = left.gather(1, targets[:, None])[:, 0]
     expected_entropies = -(left.exp() * left).sum(dim=-1)
     loss = (expected * upstream).sum() + (expected_entropies * upstream.flip(0)).sum()
     expected_gradients = torch.autograd.grad(loss, [states, weight, shift])
 
-    logprobs, entropies = VocabularyHead.apply(states, weight, shift, targets, truncated, transform)
+    logprobs, entropies = VocabularyHead.apply(states, weight, shift, targets, distribution, transform)
     loss = (logprobs * upstream).sum() + (entropies * upstream.flip(0)).sum()
     gradients = torch.autograd.grad(loss, [states, weight, shift])
     torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
