@@ -13,7 +13,7 @@ import sys
 
 from lmgym.benchmark.comparison import busy_process
 from lmgym.commands.bench import SPINNING
-from lmgym.models.openmp import WAITING
+from lmgym.models.openmp import SPIN_LIMITS
 
 KERNEL = """
 import time, torch
@@ -41,7 +41,7 @@ def seconds(variables: dict[str, str]) -> float:
 
 def main(repeats: int = 2) -> None:
     """Prints the times of both, taking turns, on the machine as it is and beside a busy process."""
-    ways = {"OpenMP's own waiting": SPINNING, "as lmgym sets it": WAITING}
+    ways = {"OpenMP's own waiting": SPINNING, "as lmgym sets it": SPIN_LIMITS}
     lines = [[f"{seconds(way):.2f}" for way in ways.values()] for _ in range(repeats)]
     with busy_process():
         busy = [[f"{seconds(way):.2f}" for way in ways.values()] for _ in range(repeats)]

@@ -15,7 +15,7 @@ from lmgym.buffer import Buffer
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.learning.batch import Batch
 from lmgym.models.loading import load_model
-from lmgym.models.token_scorer import TokenScorer, common_trunk
+from lmgym.models.token_scorer import TokenScorer, common_prefix
 from lmgym.policies.policy_for import policy_for
 
 
@@ -59,12 +59,13 @@ def main(arguments: Arguments) -> list[float]:
         advantages = (reward - mean)[:, None] * batch.mask
 
         # Learn: make the tokens of better episodes likelier.
-        scorer = TokenScorer(model, common_trunk(batch.tokens, batch.mask, batch.lengths), policy.distribution)
-        for part in batch.with_(advantages=advantages).to(model.device).micro_batches(4096, shared=scorer.trunk_length):
+        scorer = TokenScorer(model, common_prefix(batch.tokens, batch.mask, batch.lengths), policy.distribution)
+        credited = batch.with_(advantages=advantages).to(model.device)
+        for part in credited.micro_batches(4096, shared=scorer.prefix_length):
             logprobs = scorer.score(part.tokens, part.mask, part.lengths).logprobs
             loss = -(part.advantages * logprobs).sum() / part.total_tokens
             loss.backward()
-        scorer.backward_trunk()
+        scorer.backward_prefix()
         torch.nn.utils.clip_grad_norm_(model.trainable().values(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from hand_made import plain_scores, plain_twin, ragged_rows
+from hand_made import plain_network, plain_scores, ragged_rows
 from torch import Tensor
 
 from lmgym.engines.engine import GO_ON, Completion, Engine, Request, Verdict
@@ -63,7 +63,7 @@ def check_against_transformers(
         sequence = (*request.prompt, *written.token_ids)
         tokens, mask, _ = ragged_rows([(sequence, [0] * len(request.prompt) + written.mask)])
         with torch.no_grad():
-            exact, _ = plain_scores(plain_twin(model), tokens, mask, request.distribution.temperature or 1.0)
+            exact, _ = plain_scores(plain_network(model), tokens, mask, request.distribution.temperature or 1.0)
         assert written.logprobs == pytest.approx(exact[0, len(request.prompt) :].tolist(), abs=1e-4)
 
 
@@ -92,12 +92,12 @@ def check_exact(model: LanguageModel, requests: Sequence[Request], completions: 
     Unlike a comparison with another engine, this does not fail where a number falls between two ids but for rounding.
     """
     check_shape(requests, completions)
-    network = plain_twin(model)
+    network = plain_network(model)
     for request, written in zip(requests, completions, strict=True):
         replayed, uniforms = Row.start(0, request), uniform_stream(request.seed)
         with torch.no_grad():
             logits = network(input_ids=torch.tensor([[*request.prompt, *written.token_ids]])).logits[0]
-        left = request.distribution.apply(logits[len(request.prompt) - 1 : -1].clone()).log_softmax(dim=-1)
+        left = request.distribution.apply_(logits[len(request.prompt) - 1 : -1].clone()).log_softmax(dim=-1)
         for place, token in enumerate(written.token_ids):
             if not written.mask[place]:
                 continue

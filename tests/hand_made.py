@@ -53,11 +53,11 @@ def ragged_rows(rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> tuple[Te
     return tokens, mask, torch.tensor([len(ids) for ids, _ in rows])
 
 
-def plain_twin(model: LanguageModel) -> Any:
-    """A copy of the network with Transformers' own attention."""
+def plain_network(model: LanguageModel) -> Any:
+    """A copy of the network with the attention of Transformers."""
     network = copy.deepcopy(model.network)
     base = network.get_base_model() if hasattr(network, "get_base_model") else network
-    if model.can_share:
+    if model.shares_prefixes:
         base.set_attn_implementation("sdpa")
     return network
 

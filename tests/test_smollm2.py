@@ -11,7 +11,7 @@ from lmgym.buffer import Buffer
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.learning.batch import Batch
 from lmgym.models.loading import load_model
-from lmgym.models.token_scorer import TokenScorer, common_trunk
+from lmgym.models.token_scorer import TokenScorer, common_prefix
 from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
 
@@ -37,8 +37,8 @@ def batch(policy) -> Batch:
 
 
 def test_sampler_and_learner_agree_on_real_episodes_with_the_calculator(policy, batch):
-    scorer = TokenScorer(policy.model, common_trunk(batch.tokens, batch.mask, batch.lengths), policy.distribution)
-    assert scorer.trunk_length > 200, "the few-shot part is shared"
+    scorer = TokenScorer(policy.model, common_prefix(batch.tokens, batch.mask, batch.lengths), policy.distribution)
+    assert scorer.prefix_length > 200, "the few-shot part is shared"
     with torch.no_grad():
         logprobs = scorer.score(batch.tokens, batch.mask, batch.lengths).logprobs
     assert (logprobs - batch.logprobs)[batch.mask].abs().max() < 1e-4

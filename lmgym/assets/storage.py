@@ -1,4 +1,4 @@
-"""Writing to disk whole or not at all, and saying in one sentence why it could not be done."""
+"""Writing files so that they are complete or absent, and one-sentence errors for full or read-only disks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ STALE_SECONDS = 24 * 3600
 
 @contextlib.contextmanager
 def staging_folder(root: Path) -> Iterator[Path]:
-    """A temporary folder on the file system of root, removed whatever happens, so that files can be moved whole."""
+    """A temporary folder under root, always removed; on the same file system, so that files move atomically."""
     root.mkdir(parents=True, exist_ok=True)
-    for leftover in root.glob(PARTIAL + "*"):  # of a process that was killed and could not tidy up
+    for leftover in root.glob(PARTIAL + "*"):  # of a process that was killed
         with contextlib.suppress(OSError):
             if time.time() - leftover.stat().st_mtime > STALE_SECONDS:
                 shutil.rmtree(leftover)
-    # Not tempfile.mkdtemp, whose mode 0700 would follow the files into a cache that several users share.
+    # Not tempfile.mkdtemp: folders moved from it would keep its mode 0700 in a cache that several users share.
     folder = root / f"{PARTIAL}{uuid.uuid4().hex}"
     try:
         folder.mkdir()
@@ -36,7 +36,7 @@ def staging_folder(root: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def writing_to(folder: Path, setting: str = "LMGYM_CACHE") -> Iterator[None]:
-    """Turn a full disk or a folder that cannot be written into one sentence that names the folder and its setting."""
+    """Turn disk errors into a one-sentence UserError that names the folder and the variable that sets it."""
     try:
         yield
     except Exception as error:
@@ -48,8 +48,8 @@ def writing_to(folder: Path, setting: str = "LMGYM_CACHE") -> Iterator[None]:
 
 
 def disk_fault(error: Exception, folder: Path) -> str | None:
-    """What is wrong with the disk or the folder, if that is what the error is about."""
-    # By text too: safetensors and the hub's client wrap the system's error in their own.
+    """The reason if an error is about a full disk or a folder that cannot be written, else None."""
+    # By text too: safetensors and huggingface_hub wrap the system's error in their own.
     if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error):
         return "the disk is full"
     if isinstance(error, OSError) and error.errno in (
@@ -66,8 +66,8 @@ def disk_fault(error: Exception, folder: Path) -> str | None:
 
 
 @contextlib.contextmanager
-def whole_folder(target: Path) -> Iterator[Path]:
-    """A folder to fill, which takes the place of `target` only once it is complete."""
+def staged_folder(target: Path) -> Iterator[Path]:
+    """A folder to fill, which replaces `target` once it is complete."""
     with staging_folder(target.parent) as staging:
         filled = staging / target.name
         filled.mkdir()
@@ -78,7 +78,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a small file, whole or not at all."""
+    """Writes a small file atomically."""
     temporary = path.with_name(f"{PARTIAL}{uuid.uuid4().hex}")
     try:
         temporary.write_text(text, encoding="utf-8")

@@ -16,7 +16,7 @@ from lmgym.engines.torch.engine import MEMORY_SHARE
 from lmgym.engines.torch.kv_cache import rounded_room
 from lmgym.errors import UserError
 from lmgym.models.attention import CHUNK as ATTENTION_CHUNK
-from lmgym.models.attention import can_share
+from lmgym.models.attention import supports_prefix_sharing
 from lmgym.models.lora import adapter_rank, find_base, is_adapter
 from lmgym.models.vocabulary_head import CHUNK as VOCABULARY_CHUNK
 
@@ -62,9 +62,9 @@ class ModelShape:
             layers=text.num_hidden_layers,
             hidden_size=text.hidden_size,
             intermediate_size=_intermediate_size(text),
-            key_size=_key_size(text) if can_share(config) else text.hidden_size,
+            key_size=_key_size(text) if supports_prefix_sharing(config) else text.hidden_size,
             vocabulary=vocabulary,
-            shares=can_share(config),
+            shares=supports_prefix_sharing(config),
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lmgym.models.distribution import WHOLE, Distribution
+from lmgym.models.distribution import FULL_SOFTMAX, Distribution
 from lmgym.types import FinishReason
 
 
@@ -36,7 +36,7 @@ class Request:
 
     prompt: tuple[int, ...]
     max_tokens: int
-    distribution: Distribution = WHOLE
+    distribution: Distribution = FULL_SOFTMAX
     """What to draw from; temperature 0 is greedy."""
     seed: int = 0
     """All of a request's randomness: the same seed draws the same way, whatever shares the batch."""

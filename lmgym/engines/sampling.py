@@ -18,7 +18,7 @@ def choose_tokens(logits: Tensor, distribution: Distribution, uniforms: Tensor) 
     levels would be exact too, but in the tail of a large vocabulary, where an id is thinner than the rounding of the
     sum before it, the draw would depend on who else is in the batch.
     """
-    logits = distribution.apply(logits.float())
+    logits = distribution.apply_(logits.float())
     top, best = logits.max(dim=-1)
     shifted = logits.sub_(top[:, None])
     weights = shifted.exp()

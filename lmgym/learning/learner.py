@@ -15,7 +15,7 @@ from lmgym.learning.batch import Batch
 from lmgym.learning.schedules import Schedule, learning_rate_factor
 from lmgym.models.distribution import Distribution
 from lmgym.models.language_model import LanguageModel
-from lmgym.models.token_scorer import Scores, TokenScorer, common_trunk
+from lmgym.models.token_scorer import Scores, TokenScorer, common_prefix
 
 Loss = Callable[[Scores, Batch], Tensor]
 """From what the learner computed of a micro-batch (log-probabilities, entropies, values) to its share of the loss."""
@@ -109,7 +109,7 @@ class Learner:
             total_loss += part_loss.item()
             logprobs.append(scores.logprobs.detach().cpu())
             entropies.append(scores.entropies.detach().cpu())
-        scorer.backward_trunk()
+        scorer.backward_prefix()
         norm = torch.nn.utils.clip_grad_norm_(self.parameters().values(), self.settings.max_gradient_norm)
         if norm.isfinite():
             self.optimizer.step()
@@ -126,7 +126,8 @@ class Learner:
         """The log-probabilities and entropies that an optimiser step would compute, without taking it."""
         scorer = self._scorer(self.model, batch)
         scores = [scorer.score(part.tokens, part.mask, part.lengths) for part in self._parts(batch, scorer)]
-        logprobs, entropies = (torch.cat(column).cpu() for column in list(zip(*scores, strict=True))[:2])
+        logprobs = torch.cat([each.logprobs for each in scores]).cpu()
+        entropies = torch.cat([each.entropies for each in scores]).cpu()
         return Update(logprobs, entropies, 0.0, 0.0, self.learning_rate())
 
     @torch.no_grad()
@@ -139,8 +140,8 @@ class Learner:
     @torch.no_grad()
     def values(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The value before each chosen token, and after each episode's last one, as the critic sees them now."""
-        trunk = common_trunk(batch.tokens, batch.mask, batch.lengths)
-        scorer = TokenScorer(self.model, trunk, self.settings.distribution, self.value_head, reads_vocabulary=False)
+        prefix = common_prefix(batch.tokens, batch.mask, batch.lengths)
+        scorer = TokenScorer(self.model, prefix, self.settings.distribution, self.value_head, computes_logprobs=False)
         scores = [scorer.score(part.tokens, part.mask, part.lengths) for part in self._parts(batch, scorer)]
         before = torch.cat([each.values.cpu() for each in scores])
         return before, torch.cat([each.last_values.cpu() for each in scores])
@@ -180,12 +181,16 @@ class Learner:
             self.optimizer.state[parameter][part] = value.to(parameter.device)  # fused AdamW keeps `step` there too
 
     def _scorer(self, model: LanguageModel, batch: Batch) -> TokenScorer:
-        trunk = common_trunk(batch.tokens, batch.mask, batch.lengths)
+        prefix = common_prefix(batch.tokens, batch.mask, batch.lengths)
         own = model is self.model
         return TokenScorer(
-            model, trunk, self.settings.distribution, self.value_head if own else None, self.reads_vocabulary or not own
+            model,
+            prefix,
+            self.settings.distribution,
+            self.value_head if own else None,
+            self.reads_vocabulary or not own,
         )
 
     def _parts(self, batch: Batch, scorer: TokenScorer) -> list[Batch]:
-        parts = batch.micro_batches(self.settings.micro_batch_tokens, scorer.trunk_length, self.settings.whole_groups)
+        parts = batch.micro_batches(self.settings.micro_batch_tokens, scorer.prefix_length, self.settings.whole_groups)
         return [part.to(self.model.device) for part in parts]

@@ -1,4 +1,4 @@
-"""Memory that stays: large blocks are kept for the next pass instead of being handed back and faulted in again."""
+"""Memory allocation: freed blocks are kept by the process, which avoids page faults in every pass."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ M_TRIM_THRESHOLD = -1
 M_MMAP_MAX = -4
 
 
-def keep_memory() -> None:
-    """Tells glibc not to return freed blocks to the system; every pass would fault gigabytes in again."""
+def keep_freed_memory() -> None:
+    """Tells glibc not to return freed memory to the system: every pass would page-fault gigabytes in again."""
     if platform.system() != "Linux":
         return
     try:
@@ -18,4 +18,4 @@ def keep_memory() -> None:
         library.mallopt(M_MMAP_MAX, 0)
         library.mallopt(M_TRIM_THRESHOLD, -1)  # never trim
     except (OSError, AttributeError):
-        return  # another C library: nothing is lost but speed
+        return  # another C library: only slower

@@ -1,4 +1,4 @@
-"""The distribution that tokens are drawn from, which sampler and learner must share: it is part of the policy."""
+"""The sampling distribution (temperature, top-k, top-p): part of the policy, so sampler and learner share it."""
 
 from __future__ import annotations
 
@@ -9,65 +9,73 @@ from torch import Tensor
 
 from lmgym.errors import UserError
 
-LIKELIEST = 512
-"""Where so many ids do not hold the mass that top-p asks for, the whole vocabulary is sorted."""
+TOP_P_CANDIDATES = 512
+"""Top-p first looks at this many of the most likely ids; the vocabulary is sorted only if they are not enough."""
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """The softmax of logits at a temperature, cut to the likeliest ids and normalised again."""
+    """The softmax of the logits at a temperature, truncated by top-k and then top-p, and renormalised."""
 
     temperature: float = 1.0
-    """0 is greedy: the likeliest id, whose probability is reported at temperature 1."""
+    """0 is greedy decoding, whose log-probabilities are reported at temperature 1."""
     top_k: int = 0
-    """Only so many of the likeliest ids; 0 is all of them."""
+    """Keep this many of the most likely ids; 0 keeps all."""
     top_p: float = 1.0
-    """Only the fewest likeliest ids that hold this much of the probability that top-k left."""
+    """Keep the fewest most likely ids that hold this share of the probability left by top-k."""
 
     def check(self) -> None:
-        """Refuses what is no distribution."""
+        """Refuses settings that are out of range."""
         if not 0 <= self.temperature < float("inf"):
-            raise UserError(f"--temperature is {self.temperature}: it must be 0 or more.")
+            raise UserError(f"--temperature is {self.temperature}: it must be 0 or more, and finite.")
         if self.top_k < 0 or not 0 < self.top_p <= 1:
-            raise UserError(f"--top_k is {self.top_k} and --top_p {self.top_p}: at least 0, and above 0 up to 1.")
+            raise UserError(
+                f"--top_k is {self.top_k} and --top_p {self.top_p}: --top_k must be at least 0 and --top_p above 0 and "
+                "at most 1."
+            )
 
     @property
-    def is_cut(self) -> bool:
-        """Whether some ids can never be drawn."""
+    def is_truncated(self) -> bool:
+        """Whether top-k or top-p sets the probability of some ids to 0."""
         return self.top_k > 0 or self.top_p < 1
 
-    def apply(self, logits: Tensor, keep: Tensor | None = None) -> Tensor:
-        """Logits [rows, vocabulary], changed in place, whose softmax this is; `keep` [rows] are never cut away.
+    @property
+    def divisor(self) -> float:
+        """What logits are divided by: the temperature, or 1 for greedy decoding."""
+        return self.temperature or 1.0
 
-        An id as likely as the last one kept is kept too, so that equal logits never depend on an order.
+    def apply_(self, logits: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Scales and truncates logits [rows, vocabulary] in place; the ids `keep` [rows] are never truncated.
+
+        Ids that tie with the last one kept are kept too, so that the result does not depend on the order of ids.
         """
-        if self.temperature not in (0, 1):
-            logits = logits.div_(self.temperature)
-        if not self.is_cut or not len(logits):
+        if self.divisor != 1:
+            logits = logits.div_(self.divisor)
+        if not self.is_truncated or not len(logits):
             return logits
-        least = logits.new_full((len(logits), 1), float("-inf"))
+        threshold = logits.new_full((len(logits), 1), float("-inf"))
         if 0 < self.top_k < logits.shape[1]:
-            least = logits.topk(self.top_k, dim=1).values[:, -1:]
+            threshold = logits.topk(self.top_k, dim=1).values[:, -1:]
         if self.top_p < 1:
-            within = logits.masked_fill(logits < least, float("-inf"))
-            least = torch.maximum(least, _least_of_mass(within, self.top_p))
-        cut = logits < least
+            within_top_k = logits.masked_fill(logits < threshold, float("-inf"))
+            threshold = torch.maximum(threshold, _top_p_threshold(within_top_k, self.top_p))
+        removed = logits < threshold
         if keep is not None:
-            cut.scatter_(1, keep[:, None], False)
-        return logits.masked_fill_(cut, float("-inf"))
+            removed.scatter_(1, keep[:, None], False)
+        return logits.masked_fill_(removed, float("-inf"))
 
 
-WHOLE = Distribution()
-"""The model's own softmax."""
+FULL_SOFTMAX = Distribution()
+"""The model's own softmax: temperature 1, no truncation."""
 
 
-def _least_of_mass(logits: Tensor, mass: float) -> Tensor:
-    """[rows, 1] the logit of the last id needed for so much probability, likeliest first."""
-    total = logits.double().logsumexp(dim=1, keepdim=True)
-    count = min(LIKELIEST, logits.shape[1])
-    likeliest = logits.topk(count, dim=1).values
-    if count < logits.shape[1] and bool(((likeliest.double() - total).exp().sum(dim=1) < mass).any()):
-        likeliest = logits.sort(dim=1, descending=True).values
-    sums = (likeliest.double() - total).exp().cumsum(dim=1)
-    last = (sums < mass).sum(dim=1, keepdim=True).clamp_(max=likeliest.shape[1] - 1)
-    return likeliest.gather(1, last)
+def _top_p_threshold(logits: Tensor, top_p: float) -> Tensor:
+    """[rows, 1] the smallest logit that top-p keeps."""
+    log_total = logits.double().logsumexp(dim=1, keepdim=True)
+    count = min(TOP_P_CANDIDATES, logits.shape[1])
+    candidates = logits.topk(count, dim=1).values  # [rows, count], descending
+    if count < logits.shape[1] and bool(((candidates.double() - log_total).exp().sum(dim=1) < top_p).any()):
+        candidates = logits.sort(dim=1, descending=True).values
+    cumulative = (candidates.double() - log_total).exp().cumsum(dim=1)
+    last = (cumulative < top_p).sum(dim=1, keepdim=True).clamp_(max=candidates.shape[1] - 1)
+    return candidates.gather(1, last)

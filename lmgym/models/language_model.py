@@ -1,9 +1,10 @@
-"""A language model with its tokenizer: weights in float32, computed in the type that is fast here."""
+"""A language model with its tokenizer: float32 master weights, and a compute dtype chosen for the device."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,131 +18,136 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lmgym.console import quiet_transformers
 from lmgym.errors import UserError
-from lmgym.models.attention import IMPLEMENTATION, PLAIN_IMPLEMENTATION, Reader, TrunkRecorder, unstretched_lengths
+from lmgym.models.attention import (
+    IMPLEMENTATION,
+    PLAIN_IMPLEMENTATION,
+    AttentionBackend,
+    PrefixRecorder,
+    constant_rope_lengths,
+)
 from lmgym.models.logit_transform import IDENTITY, LogitTransform
 from lmgym.models.lora import is_adapter, restore_adapter
 
 
 @dataclass
 class LanguageModel:
-    """The network that learns and the tokenizer it was trained with."""
+    """A causal language model (a Transformers network, with or without LoRA) and its tokenizer."""
 
     network: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     device: torch.device
     dtype: torch.dtype
+    """The compute dtype; master weights are float32."""
     name: str
     version: int = 0
-    """Counts optimiser steps, so that an engine knows when its copy of the weights is stale."""
+    """Counts weight updates; written by the learner, read by engines to notice that their weights are stale."""
     has_lora: bool = False
-    can_share: bool = False
-    """Whether rows that begin alike are computed once; else every row is computed whole."""
+    shares_prefixes: bool = False
+    """Whether the network computes shared prefixes once (see attention.py); else every sequence is computed in full."""
     logit_transform: LogitTransform = IDENTITY
-    """What follows the last matrix product."""
+    """Scale and soft cap between the output layer and the logits."""
 
-    def share_prefixes(self, on: bool) -> None:
-        """Gives the network the attention that shares prefixes, or Transformers' own."""
-        base_network(self.network).set_attn_implementation(IMPLEMENTATION if on else PLAIN_IMPLEMENTATION)
-        self.can_share = on
+    def set_prefix_sharing(self, enabled: bool) -> None:
+        """Switches the network between the attention that shares prefixes and that of Transformers."""
+        base_network(self.network).set_attn_implementation(IMPLEMENTATION if enabled else PLAIN_IMPLEMENTATION)
+        self.shares_prefixes = enabled
 
     @property
     def dtype_name(self) -> str:
-        """The type that is computed in, as `--dtype` has it."""
+        """The compute dtype, spelt as in `--dtype`."""
         return str(self.dtype).removeprefix("torch.")
 
     @property
     def head(self) -> nn.Module:
-        """The linear map from hidden states to the logits as they are before `logit_transform`."""
+        """The output layer: a linear map from hidden states to logits before `logit_transform`."""
         return base_network(self.network).get_output_embeddings()
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """The logits [..., vocabulary] of hidden states [..., size], for acting: they have no gradient."""
+        """The logits [..., vocabulary] of hidden states [..., hidden_size], without a gradient: for sampling."""
         with torch.no_grad(), self.autocast():
-            return self.logit_transform.apply(self.head(hidden))
+            return self.logit_transform.apply_(self.head(hidden))
 
     @property
     def stop_ids(self) -> frozenset[int]:
-        """The ids that end a turn: the tokenizer's and the generation config's end tokens."""
+        """The end-of-sequence ids of the tokenizer and of the generation config."""
         configured = getattr(self.network.generation_config, "eos_token_id", None)
         ids = {self.tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])}
         return frozenset(identifier for identifier in ids if identifier is not None)
 
     @property
     def context_length(self) -> int:
-        """The longest conversation, in tokens, that the model was made for and that one set of frequencies rotates."""
+        """Maximum sequence length: that of the config, and of RoPE before its frequencies change."""
         config = self.network.config.get_text_config()
-        lengths = [getattr(config, "max_position_embeddings", None), *unstretched_lengths(config)]
+        lengths = [getattr(config, "max_position_embeddings", None), *constant_rope_lengths(config)]
         return min((length for length in lengths if length and length > 0), default=1 << 30)
 
     @property
     def vocabulary_size(self) -> int:
-        """How many ids have a logit; often more than the tokenizer has tokens."""
+        """Number of logits; often larger than the tokenizer's vocabulary."""
         return int(self.head.get_parameter("weight").shape[0])
 
     @property
     def hidden_size(self) -> int:
-        """How wide the states before the output layer are."""
+        """Size of the hidden states that the output layer takes."""
         return int(self.head.get_parameter("weight").shape[1])
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """The parameters that learn, by name."""
+        """The trainable parameters by name."""
         return {name: weight for name, weight in self.network.named_parameters() if weight.requires_grad}
 
-    def hidden_states(self, tokens: Tensor, positions: Tensor, reader: Reader) -> Tensor:
-        """The last layer's states [rows, tokens, size] on the sharing path."""
+    def hidden_states(self, tokens: Tensor, positions: Tensor, backend: AttentionBackend) -> Tensor:
+        """Last hidden states [rows, tokens, hidden_size] of tokens [rows, tokens], with prefix sharing."""
         decoder = base_network(self.network).get_decoder()
         with self.autocast():
-            return decoder(input_ids=tokens, position_ids=positions, use_cache=False, reader=reader).last_hidden_state
+            return decoder(input_ids=tokens, position_ids=positions, use_cache=False, backend=backend).last_hidden_state
 
     def plain_hidden_states(self, tokens: Tensor) -> Tensor:
-        """The last layer's states of whole, right-padded rows, with nothing shared, for every architecture."""
-        if self.can_share:
+        """Last hidden states [rows, length, hidden_size] of right-padded sequences, without prefix sharing."""
+        if self.shares_prefixes:
             positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-            return self.hidden_states(tokens, positions, TrunkRecorder())
+            return self.hidden_states(tokens, positions, PrefixRecorder())
         with self.autocast():
             return base_network(self.network).get_decoder()(input_ids=tokens, use_cache=False).last_hidden_state
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """Computes in `dtype` while the weights stay float32."""
+        """Autocast to `dtype`; the weights stay float32."""
         if self.dtype == torch.float32:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)
 
     def recompute_activations(self) -> None:
-        """From now on keeps only what enters each layer, and computes the rest again for the gradient: less memory."""
+        """Turns on gradient checkpointing: activations inside a layer are recomputed in the backward pass."""
         network = base_network(self.network)
         layers = [module for module in network.modules() if isinstance(module, GradientCheckpointingLayer)]
         if not network.supports_gradient_checkpointing or not layers:
-            raise UserError(f"{self.name} cannot recompute its activations; leave --recompute_activations out.")
+            raise UserError(f"{self.name} does not support gradient checkpointing; leave --recompute_activations out.")
         network.gradient_checkpointing_enable()
         for layer in layers:
-            # Transformers recomputes layers in training mode alone, which is asked before the layer's own pass begins.
+            # Transformers checkpoints a layer only if it is in training mode, which is read before its forward begins.
+            # The forward itself must run in evaluation mode, or dropout would be active.
             layer.training = True
             layer.register_forward_pre_hook(_leave_training_mode)
             layer.register_forward_hook(_enter_training_mode, always_call=True)
 
-    def compute_copy(self) -> LanguageModel:
-        """A second network whose matrices are stored in `dtype`: what an engine decodes with."""
+    def inference_copy(self) -> LanguageModel:
+        """A frozen copy whose linear layers are stored in `dtype`, for an engine to decode with."""
         network = copy.deepcopy(self.network).requires_grad_(False)
         head = base_network(network).get_output_embeddings()
         head.weight = nn.Parameter(head.weight.detach().clone(), requires_grad=False)
         for module in network.modules():
             if isinstance(module, nn.Linear):
                 module.to(self.dtype)
-        twin = copy.copy(self)
-        twin.network = network
-        return twin
+        return self._with_network(network)
 
     def refresh(self, source: LanguageModel) -> None:
-        """Takes over the weights of another model of the same shape, converting as it copies."""
+        """Copies the weights, and nothing else, of a model of the same shapes, converting dtypes."""
         with torch.no_grad():
-            fresh = dict(source.network.named_parameters(remove_duplicate=False))
+            source_weights = dict(source.network.named_parameters(remove_duplicate=False))
             for name, weight in self.network.named_parameters(remove_duplicate=False):
-                weight.copy_(fresh[name])
-        self.version = source.version
+                weight.copy_(source_weights[name])
 
     def has_shape_of(self, other: LanguageModel) -> bool:
-        """Whether the weights of one could be copied into the other."""
+        """Whether both have the same parameters with the same shapes, so that `refresh` works."""
 
         def shapes(model: LanguageModel) -> dict[str, torch.Size]:
             return {name: weight.shape for name, weight in model.network.named_parameters()}
@@ -149,65 +155,65 @@ class LanguageModel:
         return shapes(self) == shapes(other)
 
     def frozen_copy(self) -> LanguageModel:
-        """A copy that does not learn, to serve as a reference."""
-        twin = copy.copy(self)
-        twin.network = copy.deepcopy(self.network).requires_grad_(False)
-        return twin
+        """A copy without trainable parameters, such as a reference model."""
+        return self._with_network(copy.deepcopy(self.network).requires_grad_(False))
 
     def trainable_copy(self) -> LanguageModel:
-        """A copy that learns on its own."""
-        twin = copy.copy(self)
-        twin.network = copy.deepcopy(self.network)
-        return twin
+        """A copy with trainable parameters of its own, such as a critic."""
+        return self._with_network(copy.deepcopy(self.network))
+
+    def _with_network(self, network: PreTrainedModel) -> LanguageModel:
+        return dataclasses.replace(self, network=network)
 
     def save(self, folder: Path) -> None:
-        """Writes an ordinary Hugging Face folder, or a PEFT adapter, with the tokenizer."""
+        """Writes a Hugging Face model folder, or a PEFT adapter folder, with the tokenizer."""
         with quiet_transformers():
-            if self.has_lora:  # the reference's adapter, where there is one, is not part of the result
+            if self.has_lora:  # only the policy's adapter: the network may also hold that of a reference
                 self.network.save_pretrained(folder, selected_adapters=["default"])
             else:
                 self.network.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
 
     def load_weights(self, folder: Path) -> None:
-        """Takes over the weights that `save` wrote, of the whole model or of the adapter that learns."""
+        """Loads weights that `save` wrote: of the full model, or of the trainable adapter."""
         if is_adapter(folder) != self.has_lora:
-            saved, here = ("a whole model", "an adapter")[:: 1 if self.has_lora else -1]
+            saved, here = ("a full model", "an adapter")[:: 1 if self.has_lora else -1]
             raise UserError(f"{folder} holds {saved}, but {self.name} is {here} here: load it as it was when saved.")
         with quiet_transformers(), loading_errors(str(folder)):
             if self.has_lora:
                 restore_adapter(self.network, folder)
                 return
-            source = copy.copy(self)
-            source.network = load_network(folder)
+            source = self._with_network(load_network(folder))
         if not self.has_shape_of(source):
-            raise UserError(f"{folder} has weights of other shapes than {self.name}: load the model it was saved from.")
+            raise UserError(
+                f"{folder} has weights of other shapes than {self.name}: load it into the model it was saved from."
+            )
         self.refresh(source)
 
 
 def load_network(folder: Path) -> PreTrainedModel:
-    """Weights in float32, from safetensors alone: a pickle may run anything."""
+    """Loads a network in float32, from safetensors only: unpickling may execute code."""
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
 
 
 def base_network(network: Any) -> PreTrainedModel:
-    """The Transformers model itself, out of its PEFT wrapper where it has one; LoRA layers live inside it."""
+    """The Transformers model inside the PEFT wrapper, if there is one; it contains the LoRA layers."""
     return network.get_base_model() if hasattr(network, "get_base_model") else network
 
 
 def _leave_training_mode(layer: nn.Module, _: Any) -> None:
-    """Before a layer's pass: some read their own mode, and would drop out."""
+    """Forward pre-hook: dropout must stay off."""
     layer.training = False
 
 
 def _enter_training_mode(layer: nn.Module, _: Any, __: Any) -> None:
-    """After a layer's pass."""
+    """Forward hook: the next call must be checkpointed too."""
     layer.training = True
 
 
 @contextlib.contextmanager
 def loading_errors(name: str) -> Iterator[None]:
-    """One sentence for whatever a broken or foreign model folder makes Transformers raise."""
+    """Turns what Transformers raises for a broken or unsupported model folder into a one-sentence UserError."""
     try:
         yield
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:

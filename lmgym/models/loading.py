@@ -1,4 +1,4 @@
-"""Loading a model: found by name, put on its device, and checked against its own logits before it is used."""
+"""Loading a model by name: find its files, move it to its device, and check our log-probabilities against its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from lmgym.assets.catalogue import model_folder
 from lmgym.console import quiet_transformers
 from lmgym.errors import UserError
-from lmgym.models.allocator import keep_memory
+from lmgym.models.allocator import keep_freed_memory
 from lmgym.models.attention import IMPLEMENTATION
 from lmgym.models.language_model import LanguageModel, base_network, load_network, loading_errors
 from lmgym.models.logit_transform import LogitTransform
@@ -23,7 +23,7 @@ from lmgym.models.precision import bfloat16_is_faster, make_bfloat16_safe
 def load_model(
     name: str, *, device: str = "auto", dtype: str = "auto", lora: LoraSettings | None = None
 ) -> LanguageModel:
-    """Loads what `--model` names: a known name, a hub id, a folder, a GGUF file or a run of ours."""
+    """Loads what `--model` names: a known name, a hub id, a model folder, a GGUF file or a run folder."""
     folder = model_folder(name)
     found_device = find_device(device)
     with quiet_transformers(), loading_errors(name):
@@ -32,7 +32,7 @@ def load_model(
         else:
             network, has_lora = load_network(folder), False
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    if lora is not None and not has_lora:  # an adapter that is there already goes on learning
+    if lora is not None and not has_lora:  # a loaded adapter is trained further instead
         network, has_lora = add_lora(network, lora), True
     return wrap_network(network, tokenizer, found_device, find_dtype(dtype, found_device), str(name), has_lora)
 
@@ -45,23 +45,24 @@ def wrap_network(
     name: str,
     has_lora: bool = False,
 ) -> LanguageModel:
-    """Takes a network as it is, moves it to its device, and checks that our log-probabilities are its own.
+    """Makes a language model of a network, which is moved to the device, set to evaluation mode and checked.
 
-    Where sharing prefixes is exact for this architecture, the network gets the attention that does it.
+    If prefix sharing is exact for this network, its attention implementation is replaced by the one that does it.
     """
-    keep_memory()
+    keep_freed_memory()
     _require_linear_head(base_network(network), name)
     transform = LogitTransform.of(network.config)
     network = network.to(device).eval()
     model = LanguageModel(network, tokenizer, device, dtype, name, has_lora=has_lora, logit_transform=transform)
-    if network.config._attn_implementation == IMPLEMENTATION:  # the network of another language model
-        model.share_prefixes(False)
-    check_model(model)
+    if network.config._attn_implementation == IMPLEMENTATION:  # it was wrapped before
+        model.set_prefix_sharing(False)
+    if check_model(model):
+        model.set_prefix_sharing(True)
     return model
 
 
 def find_device(name: str = "auto") -> torch.device:
-    """The device of that name, or the best there is: CUDA, then MPS, then the CPU."""
+    """The device of that name; auto is the first available of CUDA, MPS and CPU."""
     if name != "auto":
         try:
             device = torch.device(name)
@@ -76,7 +77,7 @@ def find_device(name: str = "auto") -> torch.device:
 
 
 def find_dtype(name: str, device: torch.device) -> torch.dtype:
-    """The type to compute in: bfloat16 where the device multiplies it faster than float32, unless told."""
+    """The compute dtype of that name; auto is bfloat16 where the device multiplies it faster than float32."""
     if name not in ("auto", "float32", "bfloat16"):
         raise UserError(f"dtype {name!r} is unknown; choose auto, float32 or bfloat16.")
     if name == "bfloat16" and device.type == "cpu":
@@ -89,9 +90,9 @@ def find_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def _require_linear_head(network: PreTrainedModel, name: str) -> None:
-    """Refuses an output layer whose weight and bias are not all there is to it, as an adapter on it."""
+    """Refuses an output layer that is more than a weight and a bias, such as one with an adapter."""
     if type(network.get_output_embeddings()) is not nn.Linear:
         raise UserError(
-            f"{name} cannot be trained here: its output layer is not a plain linear one; "
+            f"{name} cannot be trained here: its output layer is not a plain linear layer; "
             "choose another model, or other layers to adapt."
         )

@@ -1,4 +1,4 @@
-"""What a network does to its logits after the last matrix product: a scale, then a soft cap."""
+"""The logit scale and the logit soft cap that some architectures apply after the output layer."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 MULTIPLIERS = ("logit_scale", "lm_head_multiplier", "output_multiplier")
-"""Settings of Cohere, Falcon-H1 and Muse that logits are multiplied by."""
+"""Config fields of Cohere, Falcon-H1 and Muse that multiply the logits."""
 
 DIVISORS = ("logits_scaling",)
-"""The setting of Granite that logits are divided by."""
+"""Config field of Granite that divides the logits."""
 
 SOFT_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
-"""Settings c of Gemma, RecurrentGemma and xLSTM: logits become c · tanh(logits / c)."""
+"""Config fields c of Gemma, RecurrentGemma and xLSTM: logits become c · tanh(logits / c)."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class LogitTransform:
 
     @classmethod
     def of(cls, config: PretrainedConfig) -> LogitTransform:
-        """The transform that a model's config asks for; a model with a text part keeps it there."""
+        """The transform of a model config, or of its text config if the model is multimodal."""
         text = config.get_text_config()
 
         def values(names: tuple[str, ...]) -> list[float]:
@@ -40,8 +40,8 @@ class LogitTransform:
             scale /= value
         return cls(scale, next(iter(values(SOFT_CAPS)), None))
 
-    def apply(self, products: Tensor) -> Tensor:
-        """The logits, computed in float32 and in place where the products are float32 already."""
+    def apply_(self, products: Tensor) -> Tensor:
+        """The logits in float32, computed in place if the products are float32."""
         if self == IDENTITY:
             return products
         logits = products.float()
@@ -52,11 +52,11 @@ class LogitTransform:
         return logits
 
     def slope(self, logits: Tensor) -> Tensor | float:
-        """The derivative of the logits by the products; of a capped one it is scale · (1 − (logit / cap)²)."""
+        """∂logit/∂product: the scale, or with a soft cap scale · (1 − (logit / cap)²)."""
         if self.softcap is None:
             return self.scale
         return (logits / self.softcap).square_().neg_().add_(1).mul_(self.scale)
 
 
 IDENTITY = LogitTransform()
-"""Logits that are the matrix product itself."""
+"""No scale and no soft cap: the logits are the output layer's products."""

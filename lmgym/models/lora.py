@@ -1,4 +1,4 @@
-"""LoRA through PEFT: small matrices learn, the base model stays as it was and serves as its own reference."""
+"""LoRA through PEFT: low-rank adapters are trained, and the frozen base model can serve as the reference."""
 
 from __future__ import annotations
 
@@ -15,58 +15,60 @@ from lmgym.assets.catalogue import model_folder
 from lmgym.errors import UserError
 
 REFERENCE = "reference"
+"""Name of the frozen PEFT adapter that a reference policy uses."""
+
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 
 @dataclass(frozen=True)
 class LoraSettings:
-    """The shape of the adapter."""
+    """Rank, scale and target layers of a new adapter."""
 
     rank: int = 16
     alpha: int = 32
     target_modules: str = "all-linear"
-    """Names of the layers to adapt, separated by commas."""
+    """Names of the adapted layers, separated by commas; all-linear is every linear layer but the output layer."""
     seed: int = 0
-    """Where the first weights of the adapter come from."""
+    """Seed of the adapter's initial weights."""
 
 
 def add_lora(network: PreTrainedModel, settings: LoraSettings) -> Any:
-    """Freezes the network and puts a trainable adapter beside its linear layers."""
+    """Freezes the network and adds a trainable adapter to its linear layers."""
     peft = _import_peft()
     modules: str | list[str] = settings.target_modules
     if settings.target_modules != "all-linear":
         modules = [module.strip() for module in settings.target_modules.split(",")]
     config = peft.LoraConfig(r=settings.rank, lora_alpha=settings.alpha, target_modules=modules, task_type="CAUSAL_LM")
-    with torch.random.fork_rng(devices=[]):  # PEFT draws from the global generator
+    with torch.random.fork_rng(devices=[]):  # PEFT initialises from the global generator
         torch.default_generator.manual_seed(settings.seed)
         adapted = peft.get_peft_model(network, config)
     if network.name_or_path and Path(network.name_or_path).exists():
-        _name_base(adapted, Path(network.name_or_path))
+        _set_base_path(adapted, Path(network.name_or_path))
     return adapted
 
 
 def load_adapter(folder: Path) -> Any:
-    """The base model that an adapter folder names, with that adapter on it, ready to learn on."""
+    """Loads an adapter folder and the base model that it names; the adapter is trainable."""
     peft = _import_peft()
     base = find_base(folder)
     network = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, use_safetensors=True)
     adapted = peft.PeftModel.from_pretrained(network, str(folder), is_trainable=True)
-    _name_base(adapted, base)
+    _set_base_path(adapted, base)
     return adapted
 
 
 def restore_adapter(network: Any, folder: Path) -> None:
-    """Reads the saved weights of the adapter that learns into a network that has one of the same shape."""
+    """Loads saved adapter weights into the trainable adapter of a network; the ranks must be equal."""
     peft = _import_peft()
     rank, here = adapter_rank(folder), network.peft_config["default"].r
     if rank != here:
-        raise UserError(f"the adapter in {folder} has rank {rank}, and the one to go on with has rank {here}.")
+        raise UserError(f"the adapter in {folder} has rank {rank}, but the adapter to load it into has rank {here}.")
     peft.set_peft_model_state_dict(network, load_file(folder / ADAPTER_WEIGHTS), adapter_name="default")
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter instead of a whole model."""
+    """Whether a folder holds an adapter instead of a full model."""
     return (folder / ADAPTER_CONFIG).is_file()
 
 
@@ -76,7 +78,7 @@ def adapter_rank(folder: Path) -> int:
 
 
 def find_base(adapter: Path) -> Path:
-    """The folder of an adapter's base model; a relative one is looked for from the adapter upwards, then from here."""
+    """The folder of an adapter's base model; a relative path is first tried from the adapter's folder upwards."""
     name = str(_read_config(adapter).get("base_model_name_or_path") or "")
     for start in (adapter.absolute(), *adapter.absolute().parents):
         found = start / name
@@ -98,8 +100,8 @@ def _read_config(adapter: Path) -> dict[str, Any]:
         raise UserError(f"{adapter / ADAPTER_CONFIG} is not JSON: {error}.") from error
 
 
-def _name_base(network: Any, base: Path) -> None:
-    """Writes down where the base is in a way that holds from any folder."""
+def _set_base_path(network: Any, base: Path) -> None:
+    """Sets the base model's path to an absolute one, which is valid from any working directory."""
     for config in network.peft_config.values():
         config.base_model_name_or_path = str(base.absolute())
 

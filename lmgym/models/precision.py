@@ -1,4 +1,4 @@
-"""Which type the CPU multiplies fastest, found by trying it where a crash does no harm."""
+"""Whether bfloat16 matrix products are faster than float32 on this CPU, measured in a subprocess that may crash."""
 
 from __future__ import annotations
 
@@ -29,38 +29,39 @@ print("faster" if seconds(torch.bfloat16) < 0.8 * full else "slower")
 """
 
 SAFE_INSTRUCTIONS = "AVX512_CORE_BF16"
-"""What oneDNN is limited to where the CPU announces matrix tiles (AMX) that its virtual machine does not allow."""
+"""The oneDNN instruction set for CPUs that report AMX inside a virtual machine that does not allow it."""
 
 
 def bfloat16_is_faster() -> bool:
-    """Whether bfloat16 is worth it here; asked once per machine, remembered in the cache folder."""
+    """Whether bfloat16 is faster; measured once per machine and stored in the cache folder."""
     return _probe() == "faster"
 
 
 def make_bfloat16_safe() -> None:
-    """Keeps oneDNN from instructions that end the process here; it must be called before the first product."""
+    """Restricts oneDNN to instructions that do not crash here; must be called before the first matrix product."""
     if _probe() == "crashes":
         os.environ.setdefault("ONEDNN_MAX_CPU_ISA", SAFE_INSTRUCTIONS)
 
 
 def _probe() -> str:
+    """faster, slower or crashes; from the cache folder if this CPU was measured before."""
     path = cache_dir() / "precision.json"
     key = f"{_cpu_name()} {os.environ.get('ONEDNN_MAX_CPU_ISA', '')}"
     known: dict[str, str] = {}
     with contextlib.suppress(OSError, ValueError):
         known = json.loads(path.read_text(encoding="utf-8"))
     if key not in known:
-        # In a process of its own: an instruction that is announced but not allowed kills whoever uses it.
+        # In a subprocess: an instruction that is reported but not allowed kills the process.
         child = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=False)
         known[key] = child.stdout.strip() or "crashes"
-        with contextlib.suppress(OSError):  # asked again next time, where it cannot be remembered
+        with contextlib.suppress(OSError):  # a read-only cache folder: measured again next time
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text(path, json.dumps(known, indent=2) + "\n")
     return known[key]
 
 
 def _cpu_name() -> str:
-    """What tells one kind of CPU, and what a virtual machine allows of it, from another."""
+    """A hash of the CPU model and its feature flags, which a virtual machine may restrict."""
     info = Path("/proc/cpuinfo")
     if not info.exists():
         return platform.processor() or platform.machine()

@@ -1,4 +1,4 @@
-"""The last matrix product and the softmax over the vocabulary, a chunk of positions at a time in both directions."""
+"""The output layer and the softmax over the vocabulary, forward and backward, one chunk of positions at a time."""
 
 from __future__ import annotations
 
@@ -12,17 +12,38 @@ from lmgym.models.distribution import Distribution
 from lmgym.models.logit_transform import IDENTITY, LogitTransform
 
 CHUNK = 512
-"""How many positions' logits stand in memory at once."""
+"""Positions whose logits are in memory at the same time."""
 
-LOWEST = -1e30
-"""A logit that was cut away: its probability is 0, and 0 times it is not nan."""
+MASKED_LOGIT = -1e30
+"""Replaces -inf for truncated ids: their probability is still 0, and 0 times it is not nan."""
 
 
 class VocabularyHead(torch.autograd.Function):
-    """Log-probabilities and entropies of target tokens from hidden states.
+    """Log-probabilities and entropies of target tokens, from hidden states, without [positions, vocabulary] tensors.
 
-    The probabilities of the last chunk stay for the gradient, those of earlier ones are computed again, so that a
-    micro-batch of one chunk computes nothing twice and a longer one needs no more memory.
+    With hidden states h [positions, size], output layer W [vocabulary, size] and b [vocabulary], targets y:
+
+        x = h Wᵀ + b                   products, [CHUNK, vocabulary]
+        z = truncate(transform(x) / T) logits under the sampling distribution; -inf where top-k or top-p truncates
+        p = softmax(z)
+        logprob = z_y − logsumexp(z)                     [CHUNK]
+        entropy = logsumexp(z) − Σ p z                   [CHUNK]
+
+    Gradients, given g = ∂loss/∂logprob and e = ∂loss/∂entropy, both [CHUNK]:
+
+        ∂loss/∂z = g · (onehot(y) − p) − e · p · (log p + entropy)
+        ∂loss/∂x = ∂loss/∂z / T · transform'(x)
+        ∂loss/∂h = ∂loss/∂x W        ∂loss/∂W = Σ over chunks of (∂loss/∂x)ᵀ h        ∂loss/∂b = Σ ∂loss/∂x
+
+    Truncated ids have p = 0 and hence no gradient; which ids are truncated is treated as constant.
+
+        forward     chunk 0      chunk 1      chunk 2        kept: h, W, b, y (references), and p of the last chunk
+                    z ─ dropped  z ─ dropped  z ─ p kept
+        backward    p recomputed p recomputed p reused       in reverse order, so that the kept p is used and freed
+                                                             before another chunk is computed
+
+    So a micro-batch of one chunk computes nothing twice, and the peak memory does not grow with the number of
+    positions. A soft cap recomputes the last chunk too, because transform'(x) needs its logits.
     """
 
     @staticmethod
@@ -35,34 +56,33 @@ class VocabularyHead(torch.autograd.Function):
         distribution: Distribution,
         transform: LogitTransform = IDENTITY,
     ) -> tuple[Tensor, Tensor]:
-        """Takes states [positions, size] in the type to compute in, and the head's weight [vocabulary, size]."""
+        """Takes states [positions, size] in the compute dtype, weight [vocabulary, size] and targets [positions]."""
         ctx.save_for_backward(states, weight, bias, targets)
-        ctx.set_materialize_grads(False)  # a loss that leaves the entropies alone pays nothing for them
+        ctx.set_materialize_grads(False)  # a loss without an entropy term does not compute its gradient
         ctx.distribution, ctx.transform = distribution, transform
         logprobs, entropies = [], []
         for rows in _chunks(len(targets)):
-            logits = transform.apply(_products(states[rows], weight, bias))
-            logits = distribution.apply(logits, keep=targets[rows])
-            chosen = logits.gather(1, targets[rows, None])[:, 0]
+            logits = transform.apply_(_products(states[rows], weight, bias))  # [CHUNK, vocabulary], float32
+            logits = distribution.apply_(logits, keep=targets[rows])
+            target_logits = logits.gather(1, targets[rows, None])[:, 0]
             top = logits.amax(dim=1, keepdim=True)
-            shifted = logits.sub_(top).clamp_(min=LOWEST)
-            weights = shifted.exp()
+            shifted = logits.sub_(top).clamp_(min=MASKED_LOGIT)
+            weights = shifted.exp()  # unnormalised probabilities
             total = weights.sum(dim=1)
-            logprobs.append(chosen - top[:, 0] - total.log())
-            # Entropy: log Z − E[logit]; the product reuses the logits' own memory.
+            logprobs.append(target_logits - top[:, 0] - total.log())
+            # In place, because the logits are not needed again.
             entropies.append(total.log() - shifted.mul_(weights).sum(dim=1) / total)
-        # The slope of a soft cap needs the logits again, and they give the probabilities.
         keeps = any(ctx.needs_input_grad) and transform.softcap is None
         ctx.last_probabilities = weights.div_(total[:, None]) if keeps else None
         return torch.cat(logprobs), torch.cat(entropies)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """By its logits, a log-probability has the gradient one-hot − p, and an entropy −p · (log p + entropy)."""
+        """Gradients of states, weight and bias, by the formulas of the class."""
         states, weight, bias, targets = ctx.saved_tensors
-        by_logprob, by_entropy = gradients
-        if by_logprob is None:
-            by_logprob = torch.zeros(len(targets), device=states.device)
+        logprobs_gradient, entropies_gradient = gradients
+        if logprobs_gradient is None:
+            logprobs_gradient = torch.zeros(len(targets), device=states.device)
         learns_weight, learns_bias = ctx.needs_input_grad[1], bias is not None and ctx.needs_input_grad[2]
         states_gradient = torch.empty_like(states)
         weight_gradient = torch.zeros_like(weight, dtype=torch.float32) if learns_weight else None
@@ -71,16 +91,18 @@ class VocabularyHead(torch.autograd.Function):
             probabilities, ctx.last_probabilities = ctx.last_probabilities, None
             slope: Tensor | float = ctx.transform.scale
             if probabilities is None:
-                logits = ctx.transform.apply(_products(states[rows], weight, bias))
+                logits = ctx.transform.apply_(_products(states[rows], weight, bias))
                 slope = ctx.transform.slope(logits)
-                logits = ctx.distribution.apply(logits, keep=targets[rows])
+                logits = ctx.distribution.apply_(logits, keep=targets[rows])
                 probabilities = logits.sub_(logits.logsumexp(dim=1, keepdim=True)).exp_()
-            wanted = by_logprob[rows, None].float()
-            shape = None if by_entropy is None else _entropy_gradient(probabilities).mul_(by_entropy[rows, None])
-            by_logits = probabilities.mul_(-wanted).scatter_add_(1, targets[rows, None], wanted)
-            if shape is not None:
-                by_logits.add_(shape)
-            by_products = by_logits.div_(ctx.distribution.temperature).mul_(slope)
+            upstream = logprobs_gradient[rows, None].float()  # [CHUNK, 1]
+            by_entropy = None
+            if entropies_gradient is not None:
+                by_entropy = _entropy_gradient(probabilities).mul_(entropies_gradient[rows, None])
+            by_logits = probabilities.mul_(-upstream).scatter_add_(1, targets[rows, None], upstream)
+            if by_entropy is not None:
+                by_logits.add_(by_entropy)
+            by_products = by_logits.div_(ctx.distribution.divisor).mul_(slope)  # [CHUNK, vocabulary]
             compact = by_products.to(states.dtype)
             states_gradient[rows] = compact @ weight.to(states.dtype)
             if weight_gradient is not None:
@@ -93,18 +115,18 @@ class VocabularyHead(torch.autograd.Function):
 
 
 def _entropy_gradient(probabilities: Tensor) -> Tensor:
-    """−p · (log p + entropy) for each row; what was cut away has none."""
+    """∂entropy/∂z = −p · (log p + entropy) [CHUNK, vocabulary]; 0 for truncated ids."""
     logs = probabilities.clamp(min=1e-38).log_()
     entropies = -(probabilities * logs).sum(dim=1, keepdim=True)
     return logs.add_(entropies).mul_(probabilities).neg_()
 
 
 def _products(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The output layer's products [positions, vocabulary], multiplied in the states' type, as the sampler does."""
+    """x = h Wᵀ + b [positions, vocabulary], multiplied in the dtype of the states, as the sampler does."""
     bias = None if bias is None else bias.to(states.dtype)
     return F.linear(states, weight.to(states.dtype), bias).float()
 
 
 def _chunks(count: int) -> list[slice]:
-    # At least one chunk, be it empty: a micro-batch may hold no chosen token.
+    # At least one chunk, even if it is empty: a micro-batch may have no action token.
     return [slice(start, start + CHUNK) for start in range(0, max(count, 1), CHUNK)]

@@ -204,4 +204,4 @@ class LLMPolicy(Policy):
 
 def _engine_for(model: LanguageModel) -> Engine:
     """The fast engine where it is exact, else the plain one."""
-    return TorchEngine(model) if model.can_share else PlainEngine(model)
+    return TorchEngine(model) if model.shares_prefixes else PlainEngine(model)

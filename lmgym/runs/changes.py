@@ -92,7 +92,11 @@ def _as_written(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _meaning(name: str, value: Any) -> Any:
     """What is the same for all ways to spell a setting."""
-    if name in ("model", "ref_model", "teacher", "env", "eval_env", "out") and value and Path(value).expanduser().exists():
+    if (
+        name in ("model", "ref_model", "teacher", "env", "eval_env", "out")
+        and value
+        and Path(value).expanduser().exists()
+    ):
         return str(Path(value).expanduser().resolve())
     if name == "system_prompt" and value is not None:
         return load_system_prompt(value)

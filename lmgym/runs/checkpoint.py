@@ -9,7 +9,7 @@ from typing import Any
 
 from safetensors.torch import save_file
 
-from lmgym.assets.storage import whole_folder
+from lmgym.assets.storage import staged_folder
 from lmgym.errors import UserError
 from lmgym.runs.training import Training
 
@@ -23,7 +23,7 @@ def save_checkpoint(folder: Path, algorithm: Training) -> Path:
     """
     target = folder / f"{algorithm.iteration:06d}"
     steps, total = algorithm.learner.steps_done, algorithm.learner.settings.total_steps
-    with whole_folder(target) as staging:
+    with staged_folder(target) as staging:
         algorithm.policy.model.save(staging / "model")
         save_file(algorithm.learner.optimizer_tensors(), staging / "optimizer.safetensors")
         for name, auxiliary in algorithm.auxiliary_state.items():

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from lmgym.envs.comparison import is_as_made
-from lmgym.envs.options import spelled
 from lmgym.envs import DatasetFile, find, names, registrations
+from lmgym.envs.comparison import is_as_made
 from lmgym.envs.env import Env, MadeFrom
+from lmgym.envs.options import spelled
 from lmgym.lookup import import_path
 from lmgym.models.language_model import LanguageModel
 from lmgym.policies.chat_policy import ChatPolicy

@@ -13,20 +13,20 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from lmgym import __version__
+from lmgym.assets.storage import staged_folder, write_text, writing_to
 from lmgym.buffer import Buffer, append_episodes, read_episodes
-from lmgym.runs.changes import resumed_config
-from lmgym.runs.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from lmgym.console import messages
-from lmgym.runs.record import describe_run
-from lmgym.runs.tables import evaluation_line, header, iteration_line
 from lmgym.errors import UserError
 from lmgym.evaluation.evaluation import Evaluation, paired_p_value, summarise
+from lmgym.runs.changes import resumed_config
+from lmgym.runs.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from lmgym.runs.model_card import model_card
 from lmgym.runs.plotting import plot_learning_curve
-from lmgym import __version__
-from lmgym.assets.storage import whole_folder, write_text, writing_to
-from lmgym.runs.training import Training
+from lmgym.runs.record import describe_run
+from lmgym.runs.tables import evaluation_line, header, iteration_line
 from lmgym.runs.tracking import Sink, check_trackers, make_sinks
+from lmgym.runs.training import Training
 
 LARGE_LOGPROB_DIFF = 0.05
 """A mean difference of log-probs of sampler and learner beyond this is a fault, not rounding."""
@@ -179,7 +179,9 @@ class Run:
             everything.extend(episodes)
             everything.save(path)
         algorithm.buffer.episodes = kept.episodes
-        algorithm.evaluator.evaluations = self._comparable(algorithm, _read_evaluations(self.folder / "evaluations", reached))
+        algorithm.evaluator.evaluations = self._comparable(
+            algorithm, _read_evaluations(self.folder / "evaluations", reached)
+        )
         _drop_lines_after(self.folder / "metrics.jsonl", reached)
 
     def _comparable(self, algorithm: Training, found: dict[int, Evaluation]) -> dict[int, Evaluation]:
@@ -197,7 +199,7 @@ class Run:
         if self.folder is None:
             return
         with uninterrupted(), self._writing():
-            with whole_folder(self.folder / "model") as staging:
+            with staged_folder(self.folder / "model") as staging:
                 algorithm.policy.model.save(staging)
                 (staging / "README.md").write_text(model_card(algorithm, self.config), encoding="utf-8")
             write_text(self.folder / "results.json", json.dumps(self._results(algorithm), indent=2) + "\n")

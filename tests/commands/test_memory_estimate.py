@@ -9,6 +9,7 @@ import torch
 from conftest import tiny_model, tiny_network, tiny_tokenizer
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+from lmgym.commands import memory_estimate
 from lmgym.commands.memory_estimate import (
     ModelShape,
     Workload,
@@ -18,9 +19,8 @@ from lmgym.commands.memory_estimate import (
     require_memory,
 )
 from lmgym.errors import UserError
-from lmgym.commands import memory_estimate
 from lmgym.learning.learner import Learner, LearnerSettings
-from lmgym.models.distribution import WHOLE
+from lmgym.models.distribution import FULL_SOFTMAX
 from lmgym.models.loading import load_model, wrap_network
 from lmgym.models.lora import LoraSettings, add_lora
 from lmgym.models.token_scorer import TokenScorer
@@ -67,7 +67,7 @@ def test_weights_gradients_and_moments_are_exact(architecture, lora):
     if lora:
         network = add_lora(model.network, LoraSettings(rank, 8))
         model = wrap_network(network, tiny_tokenizer(), CPU, torch.float32, "tiny", has_lora=True)
-    learner = Learner(model, LearnerSettings(1e-3, "constant", 0, 1, 1.0, 0.0, 64, 1, WHOLE))
+    learner = Learner(model, LearnerSettings(1e-3, "constant", 0, 1, 1.0, 0.0, 64, 1, FULL_SOFTMAX))
     found = estimate_memory(ModelShape.of(tiny_network(architecture).config), replace(PLAIN, lora_rank=rank))
     assert found.weights == sum(weight.nbytes for weight in model.network.parameters())
     assert found.gradients == sum(weight.nbytes for weight in learner.parameters().values())
@@ -97,7 +97,7 @@ def saved_for_backward(config: LlamaConfig, work: Workload, rows: int) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         lengths = torch.full((rows,), tokens.shape[1])
-        scores = TokenScorer(model, stem, WHOLE).score(tokens, mask, lengths)
+        scores = TokenScorer(model, stem, FULL_SOFTMAX).score(tokens, mask, lengths)
     assert scores.logprobs.requires_grad
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmgym.engines.sampling import BLOCK, choose_tokens, uniform_stream
-from lmgym.models.distribution import WHOLE, Distribution
+from lmgym.models.distribution import FULL_SOFTMAX, Distribution
 
 LARGEST_BELOW_ONE = float(np.nextafter(1.0, 0.0))
 SIZES = [1, 2, 5, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 3 * BLOCK + 17]
@@ -84,7 +84,7 @@ def test_an_id_of_no_probability_is_never_drawn(size, seed, kept, uniforms):
     logits = torch.full((1, size), float("-inf"))
     logits[0, possible] = torch.randn(len(possible), generator=generator)
     grid = [0.0, 5e-324, 1e-17, 0.5, 1 - 1e-9, LARGEST_BELOW_ONE, *uniforms]
-    chosen, logprobs = draw(logits, WHOLE, list(product(grid, grid)))
+    chosen, logprobs = draw(logits, FULL_SOFTMAX, list(product(grid, grid)))
     assert set(chosen.tolist()) <= set(possible.tolist())
     assert logprobs.isfinite().all()
 
@@ -93,7 +93,7 @@ def test_uniforms_on_the_edge_of_a_block_go_to_a_possible_neighbour():
     logits = torch.zeros(1, 2 * BLOCK)
     logits[0, BLOCK - 10 : BLOCK + 10] = float("-inf")
     middle = [float(np.nextafter(0.5, 0)), 0.5, float(np.nextafter(0.5, 1))]
-    chosen, _ = draw(logits, WHOLE, list(product(middle, [0.0, LARGEST_BELOW_ONE])))
+    chosen, _ = draw(logits, FULL_SOFTMAX, list(product(middle, [0.0, LARGEST_BELOW_ONE])))
     assert chosen.tolist() == [0, BLOCK - 11, *[BLOCK + 10, 2 * BLOCK - 1] * 2]
 
 
@@ -102,7 +102,7 @@ def test_a_long_tail_of_rare_ids_keeps_its_share():
     size = 49_152
     logits = torch.zeros(1, size)
     logits[0, 0] = float(np.log(size - 1))
-    chosen, _ = draw(logits, WHOLE, even_grid(40, 10))
+    chosen, _ = draw(logits, FULL_SOFTMAX, even_grid(40, 10))
     assert int((chosen == 0).sum()) == 200
     rest = chosen[chosen > 0].double()
     assert float(rest.mean()) == pytest.approx(size / 2, rel=1e-2)
@@ -116,7 +116,7 @@ def test_rounding_of_a_likely_id_moves_no_draw_in_the_tail():
     rounded = logits.clone()
     rounded[0, 0] += 2e-6
     pairs = torch.from_numpy(uniform_stream(1).random((count, 2)))
-    chosen, nearly = draw(logits, WHOLE, pairs)[0], draw(rounded, WHOLE, pairs)[0]
+    chosen, nearly = draw(logits, FULL_SOFTMAX, pairs)[0], draw(rounded, FULL_SOFTMAX, pairs)[0]
     assert int((chosen > 0).sum()) == pytest.approx(count / 2, abs=60)
     assert chosen.tolist() == nearly.tolist()
 
@@ -135,7 +135,7 @@ def test_of_a_cut_distribution_only_kept_ids_are_drawn_with_the_log_probs_of_wha
 ):
     logits = 3 * torch.randn(1, size, generator=torch.Generator().manual_seed(seed))
     distribution = Distribution(temperature, top_k, top_p)
-    left = distribution.apply(logits.clone())[0].log_softmax(dim=0)
+    left = distribution.apply_(logits.clone())[0].log_softmax(dim=0)
     chosen, logprobs = draw(logits, distribution, pairs)
     assert left[chosen].isfinite().all()
     torch.testing.assert_close(logprobs, left[chosen], atol=1e-5, rtol=0)

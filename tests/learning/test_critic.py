@@ -11,7 +11,7 @@ from lmgym.learning.batch import Batch
 from lmgym.learning.critic import Critic, make_value_head
 from lmgym.learning.learner import Learner, LearnerSettings
 from lmgym.losses import per_token
-from lmgym.models.distribution import WHOLE
+from lmgym.models.distribution import FULL_SOFTMAX
 
 SETTINGS = LearnerSettings(
     learning_rate=1e-2,
@@ -22,7 +22,7 @@ SETTINGS = LearnerSettings(
     weight_decay=0.0,
     micro_batch_tokens=10**6,
     gradient_accumulation_steps=1,
-    distribution=WHOLE,
+    distribution=FULL_SOFTMAX,
 )
 EPISODES = [make_episode(Turn([5, 6, 7 + row], [8, 9], [1, 1], float(row % 2)), group=row) for row in range(4)]
 BATCH = Batch.from_episodes(EPISODES)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import tiny_model, tiny_network, tiny_tokenizer
-from hand_made import Turn, gradients, make_episode, plain_scores, plain_twin, shake_adapter
+from hand_made import Turn, gradients, make_episode, plain_network, plain_scores, shake_adapter
 
 from lmgym.learning.batch import Batch
 from lmgym.learning.learner import Learner, LearnerSettings
@@ -20,7 +20,7 @@ from lmgym.models.distribution import Distribution
 from lmgym.models.language_model import LanguageModel
 from lmgym.models.loading import wrap_network
 from lmgym.models.lora import LoraSettings, add_lora
-from lmgym.models.prefix_tree import pack
+from lmgym.models.prefix_tree import build_prefix_tree
 
 SETTINGS = LearnerSettings(
     learning_rate=0.1,
@@ -127,7 +127,7 @@ def test_micro_batches_keep_to_their_budget_and_lose_nobody():
     for budget in (1, 30, 60, 10**6):
         parts = list(batch.micro_batches(budget, shared=12))
         assert torch.equal(torch.cat([part.lengths for part in parts]), batch.lengths)
-        computed = [len(pack(part.tokens, part.lengths, 12).tokens) for part in parts]
+        computed = [len(build_prefix_tree(part.tokens, part.lengths, 12).tokens) for part in parts]
         assert all(len(part) == 1 or count <= budget for part, count in zip(parts, computed, strict=True))
     assert len(list(batch.micro_batches(10**6, about=3))) >= 3
 
@@ -138,7 +138,7 @@ def test_micro_batches_keep_to_their_budget_and_lose_nobody():
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 def test_a_step_follows_the_gradient_that_transformers_gives(architecture):
     model, batch = tiny_model(architecture), learnable_batch()
-    twin, before = plain_twin(model), weights(model)
+    twin, before = plain_network(model), weights(model)
     logprobs, entropies = plain_scores(twin, batch.tokens, batch.mask, 1.0)
     loss = -(batch.advantages * logprobs * batch.mask).sum() / batch.mask.sum()
     loss.backward()

@@ -14,12 +14,12 @@ from lmgym.learning.batch import Batch
 from lmgym.learning.learner import Learner, LearnerSettings
 from lmgym.learning.reference import make_reference
 from lmgym.losses import per_token, policy_gradient
-from lmgym.models.distribution import WHOLE, Distribution
+from lmgym.models.distribution import FULL_SOFTMAX, Distribution
 from lmgym.models.language_model import LanguageModel
 from lmgym.models.loading import wrap_network
 from lmgym.models.lora import LoraSettings, add_lora
 
-SETTINGS = LearnerSettings(0.01, "constant", 0, 10, 1e9, 0.0, 10**6, 1, WHOLE)
+SETTINGS = LearnerSettings(0.01, "constant", 0, 10, 1e9, 0.0, 10**6, 1, FULL_SOFTMAX)
 STEM = list(range(40, 60))
 BATCH = Batch.from_episodes(
     [make_episode(Turn([*STEM, 5 + n % 2], [9 + n, 30, 31 + n, 8], [1, 0, 1, 1]), group=n % 2) for n in range(4)]

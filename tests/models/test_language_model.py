@@ -1,4 +1,4 @@
-"""Models are ordinary folders, and what cannot be used is said in one sentence."""
+"""Saving, loading and copying models; what cannot be used is refused in one sentence."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import tiny_model, tiny_tokenizer
-from hand_made import plain_twin, shake_adapter
+from hand_made import plain_network, shake_adapter
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from lmgym.engines.engine import Request
 from lmgym.engines.plain_engine import PlainEngine
 from lmgym.engines.torch.engine import TorchEngine
 from lmgym.errors import UserError
-from lmgym.models import allocator, precision
 from lmgym.learning.reference import make_reference
+from lmgym.models import allocator, precision
 from lmgym.models.language_model import LanguageModel
 from lmgym.models.loading import find_device, find_dtype, load_model, wrap_network
 from lmgym.models.lora import LoraSettings
@@ -31,7 +31,7 @@ CPU = torch.device("cpu")
 
 @torch.no_grad()
 def logits(model: LanguageModel) -> torch.Tensor:
-    return plain_twin(model)(input_ids=TOKENS).logits
+    return plain_network(model)(input_ids=TOKENS).logits
 
 
 def load(folder, **changes) -> LanguageModel:
@@ -39,7 +39,7 @@ def load(folder, **changes) -> LanguageModel:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "gpt2"])
-def test_a_saved_model_is_an_ordinary_folder(architecture, tmp_path):
+def test_a_saved_model_is_a_hugging_face_folder(architecture, tmp_path):
     model = tiny_model(architecture, seed=3)
     model.save(tmp_path)
     with torch.no_grad():
@@ -52,7 +52,7 @@ def test_a_saved_model_is_an_ordinary_folder(architecture, tmp_path):
         assert AutoTokenizer.from_pretrained(tmp_path)(text).input_ids == model.tokenizer(text).input_ids
     assert loaded.tokenizer.chat_template == model.tokenizer.chat_template
     assert loaded.stop_ids == model.stop_ids == {2}
-    assert (loaded.can_share, loaded.has_lora) == (architecture != "gpt2", False)
+    assert (loaded.shares_prefixes, loaded.has_lora) == (architecture != "gpt2", False)
 
 
 def test_an_adapter_is_saved_alone_and_loaded_onto_its_base(model_folder, tmp_path):
@@ -66,12 +66,12 @@ def test_an_adapter_is_saved_alone_and_loaded_onto_its_base(model_folder, tmp_pa
     assert (logits(model) - logits(load(model_folder))).abs().max() > 0.01
     loaded = load(tmp_path)
     assert loaded.has_lora
-    assert loaded.can_share
+    assert loaded.shares_prefixes
     torch.testing.assert_close(logits(loaded), logits(model), atol=1e-5, rtol=0)
     with torch.no_grad():
         ordinary = AutoPeftModelForCausalLM.from_pretrained(str(tmp_path))(input_ids=TOKENS).logits
     torch.testing.assert_close(ordinary, logits(model), atol=1e-5, rtol=0)
-    assert set(loaded.trainable()) == set(model.trainable()), "it goes on learning where it stopped"
+    assert set(loaded.trainable()) == set(model.trainable()), "the adapter stays trainable"
 
 
 def saved_adapter(folder, base: str):
@@ -120,7 +120,7 @@ def test_an_adapter_without_its_base_names_it_in_one_sentence(model_folder, tmp_
         load(tmp_path / "adapter")
 
 
-def test_the_adapter_of_a_reference_does_not_take_the_policys_place_on_disk(model_folder, tmp_path):
+def test_the_adapter_of_the_reference_is_not_saved(model_folder, tmp_path):
     model = load(model_folder, lora=LoraSettings(rank=4, alpha=8))
     reference = make_reference(model, None)
     reference.refresh()
@@ -131,7 +131,7 @@ def test_the_adapter_of_a_reference_does_not_take_the_policys_place_on_disk(mode
     torch.testing.assert_close(logits(load(tmp_path)), logits(model), atol=1e-5, rtol=0)
 
 
-def test_loading_makes_a_model_that_is_ready_to_act(model_folder):
+def test_a_loaded_model_generates(model_folder):
     model = load(model_folder)
     requests = [Request((*range(5, 30), n), 4, seed=n) for n in range(3)]
     fast, plain = TorchEngine(model).generate(requests), PlainEngine(model).generate(requests)
@@ -140,21 +140,21 @@ def test_loading_makes_a_model_that_is_ready_to_act(model_folder):
 
 
 @pytest.mark.parametrize("lora", [None, LoraSettings(rank=4, alpha=8)])
-def test_a_compute_copy_stands_still_until_it_is_refreshed(model_folder, lora):
+def test_an_inference_copy_changes_only_when_it_is_refreshed(model_folder, lora):
     model = load(model_folder, lora=lora)
-    twin = model.compute_copy()
+    duplicate = model.inference_copy()
     before = logits(model)
-    torch.testing.assert_close(logits(twin), before, atol=1e-6, rtol=0)
-    assert not twin.trainable()
+    torch.testing.assert_close(logits(duplicate), before, atol=1e-6, rtol=0)
+    assert not duplicate.trainable()
     with torch.no_grad():
         for weight in model.trainable().values():
             weight.add_(0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)))
     model.version += 1
-    torch.testing.assert_close(logits(twin), before, atol=1e-6, rtol=0)
-    twin.refresh(model)
-    torch.testing.assert_close(logits(twin), logits(model), atol=1e-6, rtol=0)
-    assert (logits(twin) - before).abs().max() > 0.01
-    assert twin.version == 1
+    torch.testing.assert_close(logits(duplicate), before, atol=1e-6, rtol=0)
+    duplicate.refresh(model)
+    torch.testing.assert_close(logits(duplicate), logits(model), atol=1e-6, rtol=0)
+    assert (logits(duplicate) - before).abs().max() > 0.01
+    assert (model.version, duplicate.version) == (1, 0), "only the learner writes versions"
 
 
 def test_several_end_tokens(model_folder):
@@ -168,7 +168,7 @@ def test_several_end_tokens(model_folder):
 @pytest.mark.parametrize(
     ("model_type", "rope_type"), [("llama", "longrope"), ("phi3", "longrope"), ("llama", "dynamic")]
 )
-def test_a_conversation_ends_where_rotary_frequencies_would_change(model_type, rope_type):
+def test_the_context_ends_where_rope_frequencies_would_change(model_type, rope_type):
     original, stretched = 32, 32 if rope_type == "dynamic" else 128
     factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "original_max_position_embeddings": original}
     rope = {"rope_type": rope_type, "rope_theta": 10_000.0, "factor": 4.0}
@@ -191,39 +191,39 @@ def test_a_conversation_ends_where_rotary_frequencies_would_change(model_type, r
     row = torch.arange(5, 5 + original + 1)[None]
     with torch.no_grad():
         exact, longer = network(input_ids=row[:, :original]).logits, network(input_ids=row).logits
-    assert (exact - longer[:, :original]).abs().max() > 0.1, "one token more changes what was said of those before it"
+    assert (exact - longer[:, :original]).abs().max() > 0.1, "one more token changes the logits of the earlier ones"
 
     model = wrap_network(network, tiny_tokenizer(), CPU, torch.float32, "stretched")
     assert model.context_length == original
-    engine = TorchEngine(model) if model.can_share else PlainEngine(model)
+    engine = TorchEngine(model) if model.shares_prefixes else PlainEngine(model)
     prompt = tuple(row[0, :20].tolist())
     written = engine.generate([Request(prompt, model.context_length - len(prompt), seed=1)])[0]
     sequence = torch.tensor([[*prompt, *written.token_ids]])
     with torch.no_grad():
-        exact = plain_twin(model)(input_ids=sequence).logits[0, len(prompt) - 1 : -1].log_softmax(dim=-1)
+        exact = plain_network(model)(input_ids=sequence).logits[0, len(prompt) - 1 : -1].log_softmax(dim=-1)
     assert written.logprobs == pytest.approx(exact.gather(1, sequence[0, 20:, None])[:, 0].tolist(), abs=1e-4)
 
 
 @pytest.mark.parametrize("name", ["nonsense", "", "cpu:x", "cuda:99", "hpu", "privateuseone"])
-def test_a_device_that_cannot_be_used_is_said_in_one_sentence(name):
+def test_an_unavailable_device_is_refused_in_one_sentence(name):
     with pytest.raises(UserError, match="cannot be used here"):
         find_device(name)
 
 
-def test_devices_that_can():
+def test_available_devices():
     assert find_device("cpu") == CPU
     assert find_device().type in {"cpu", "cuda", "mps"}
 
 
 @pytest.mark.parametrize("name", ["float16", "bf16", "", "float64"])
-def test_an_unknown_dtype_is_said_in_one_sentence(name):
+def test_an_unknown_dtype_is_refused_in_one_sentence(name):
     with pytest.raises(UserError, match="choose auto, float32 or bfloat16"):
         find_dtype(name, CPU)
 
 
-def test_keeping_memory_does_no_harm(monkeypatch):
-    allocator.keep_memory()
-    allocator.keep_memory()
+def test_keep_freed_memory_works_on_any_platform(monkeypatch):
+    allocator.keep_freed_memory()
+    allocator.keep_freed_memory()
     big = [torch.ones(1_000_000) for _ in range(4)]
     assert sum(float(tensor.sum()) for tensor in big) == 4_000_000
 
@@ -231,14 +231,14 @@ def test_keeping_memory_does_no_harm(monkeypatch):
         raise OSError(name)
 
     monkeypatch.setattr(allocator.ctypes, "CDLL", no_such_library)
-    allocator.keep_memory()
+    allocator.keep_freed_memory()
     monkeypatch.setattr(allocator.platform, "system", lambda: "Darwin")
-    allocator.keep_memory()
+    allocator.keep_freed_memory()
 
 
 @pytest.fixture
 def probes(monkeypatch, tmp_path):
-    """How often the machine was asked, and what it answers."""
+    """A fake subprocess that counts its calls and gives a fixed answer."""
     asked = SimpleNamespace(count=0, answer="faster\n")
 
     def run(*_: object, **__: object) -> SimpleNamespace:
@@ -247,7 +247,7 @@ def probes(monkeypatch, tmp_path):
 
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setenv("LMGYM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "")  # so that it is put back, whoever sets it
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "")  # so that monkeypatch restores it
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
     return asked
 
@@ -255,7 +255,7 @@ def probes(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("answer", "dtype"), [("faster\n", torch.bfloat16), ("slower\n", torch.float32), ("", torch.float32)]
 )
-def test_the_machine_is_asked_once_which_type_is_fast(probes, tmp_path, answer, dtype):
+def test_the_fast_dtype_is_measured_once_per_machine(probes, tmp_path, answer, dtype):
     probes.answer = answer
     for _ in range(3):
         assert find_dtype("auto", CPU) == dtype
@@ -265,19 +265,19 @@ def test_the_machine_is_asked_once_which_type_is_fast(probes, tmp_path, answer, 
     ]
 
 
-def test_float32_asks_nobody(probes):
+def test_float32_measures_nothing(probes):
     assert find_dtype("float32", CPU) == torch.float32
     assert probes.count == 0
 
 
-def test_another_instruction_set_is_another_question(probes, monkeypatch):
+def test_another_instruction_set_is_measured_again(probes, monkeypatch):
     precision.bfloat16_is_faster()
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     precision.bfloat16_is_faster()
     assert probes.count == 2
 
 
-def test_where_bfloat16_crashes_it_is_made_safe_and_elsewhere_nothing_is_touched(probes):
+def test_onednn_is_restricted_only_where_bfloat16_crashes(probes):
     precision.make_bfloat16_safe()
     assert "ONEDNN_MAX_CPU_ISA" not in os.environ
     probes.answer = ""

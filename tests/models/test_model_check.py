@@ -1,4 +1,4 @@
-"""What a model says here is what its network says, or it is refused when it is made."""
+"""A model's log-probabilities are those of its network, or it is refused when it is loaded."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_logits_that_are_more_than_the_output_layer_are_refused_with_the_differe
         wrap(network)
 
 
-def test_a_network_that_sees_tokens_to_come_is_refused():
+def test_a_network_that_attends_to_later_tokens_is_refused():
     network = tiny_network("gpt2")
 
     def look_ahead(output):
@@ -66,11 +66,11 @@ def test_real_architectures_that_were_silently_wrong_are_refused(model_type):
 def test_a_network_that_needs_more_than_ids_is_refused_in_one_sentence():
     network = tiny_network()
     network.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(ValueError("pixel values are needed\nmore")))
-    with pytest.raises(UserError, match=r"^mine .* of token ids alone \(pixel values are needed\); choose"):
+    with pytest.raises(UserError, match=r"^mine .* from token ids alone \(pixel values are needed\); choose"):
         wrap(network)
 
 
-def test_where_only_sharing_differs_the_plain_path_is_taken(monkeypatch, capsys):
+def test_the_plain_path_is_taken_if_only_prefix_sharing_is_inexact(monkeypatch, capsys):
     config = AutoConfig.for_model(
         "mistral",
         hidden_size=64,
@@ -80,16 +80,16 @@ def test_where_only_sharing_differs_the_plain_path_is_taken(monkeypatch, capsys)
         num_key_value_heads=2,
         vocab_size=104,
         initializer_range=0.2,
-        sliding_window=4,  # which the attention that shares prefixes knows nothing of
+        sliding_window=4,  # which TreeAttention does not implement
     )
     torch.manual_seed(0)
     network = AutoModelForCausalLM.from_config(config)
     rows = torch.arange(5, 35)[None]
     with torch.no_grad():
         exact = network(input_ids=rows).logits
-    monkeypatch.setattr(model_check, "can_share", lambda _: True)
+    monkeypatch.setattr(model_check, "supports_prefix_sharing", lambda _: True)
     model = wrap(network)
-    assert not model.can_share
+    assert not model.shares_prefixes
     assert "sharing prefixes would change its log-probabilities by" in capsys.readouterr().err
     with torch.no_grad():
         torch.testing.assert_close(model.logits(model.plain_hidden_states(rows)), exact, atol=1e-4, rtol=0)
@@ -97,27 +97,27 @@ def test_where_only_sharing_differs_the_plain_path_is_taken(monkeypatch, capsys)
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("vocabulary", [60, 104, 500])
-def test_any_vocabulary_and_type_pass(vocabulary, dtype):
-    assert wrap(tiny_network(vocabulary=vocabulary), dtype=dtype).can_share
+def test_any_vocabulary_and_dtype_pass(vocabulary, dtype):
+    assert wrap(tiny_network(vocabulary=vocabulary), dtype=dtype).shares_prefixes
 
 
 def test_a_context_shorter_than_the_check_passes():
     network = tiny_network("gpt2")
     config = copy.deepcopy(network.config)
     config.n_positions = 8
-    assert not wrap(AutoModelForCausalLM.from_config(config)).can_share
+    assert not wrap(AutoModelForCausalLM.from_config(config)).shares_prefixes
 
 
-def test_an_adapter_is_part_of_what_is_compared():
+def test_a_lora_adapter_is_part_of_the_check():
     network = add_lora(tiny_network(), LoraSettings(rank=4, alpha=8))
     shake_adapter(network)
-    assert wrap(network, has_lora=True).can_share
+    assert wrap(network, has_lora=True).shares_prefixes
 
 
-def test_the_network_of_another_language_model_can_be_taken():
+def test_a_network_can_be_wrapped_again():
     network = tiny_model().network
-    assert wrap(network).can_share
-    assert wrap(add_lora(network, LoraSettings(rank=4, alpha=8)), has_lora=True).can_share
+    assert wrap(network).shares_prefixes
+    assert wrap(add_lora(network, LoraSettings(rank=4, alpha=8)), has_lora=True).shares_prefixes
 
 
 def test_no_global_random_state_is_touched():

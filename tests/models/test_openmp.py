@@ -1,4 +1,4 @@
-"""Waiting threads: what torch's OpenMP runtime is told, and that it is told in time."""
+"""The OpenMP spin limits are set before torch is imported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHOWN = "import os, sys, lmgym; print('torch' in sys.modules, *(os.environ.get(n
 
 
 def after_import(**given: str) -> list[str]:
-    """Whether `import lmgym` has imported torch, and the variables as it leaves them, in a process of its own."""
+    """Whether `import lmgym` imports torch, and the variables after it, in a subprocess."""
     names = ("GOMP_SPINCOUNT", "KMP_BLOCKTIME")
     environment = {name: value for name, value in os.environ.items() if name not in (*names, "OMP_WAIT_POLICY")}
     command = [sys.executable, "-c", SHOWN, *names]

@@ -1,9 +1,9 @@
-"""The chunked head has the value and the gradient of the plain log-softmax."""
+"""The chunked head has the values and gradients of a plain log-softmax."""
 
 import pytest
 import torch
 
-from lmgym.models.distribution import WHOLE, Distribution
+from lmgym.models.distribution import FULL_SOFTMAX, Distribution
 from lmgym.models.logit_transform import LogitTransform
 from lmgym.models.vocabulary_head import VocabularyHead
 
@@ -49,23 +49,27 @@ def test_value_and_gradient_are_those_of_log_softmax(monkeypatch, chunk, tempera
 @pytest.mark.parametrize("chunk", [4, 512])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(
-    "cut", [Distribution(top_k=5), Distribution(0.6, top_p=0.7), Distribution(1.7, 8, 0.8), Distribution(top_k=1)]
+    "truncated", [Distribution(top_k=5), Distribution(0.6, top_p=0.7), Distribution(1.7, 8, 0.8), Distribution(top_k=1)]
 )
-def test_of_a_cut_distribution_value_and_gradient_are_those_of_what_is_left(monkeypatch, chunk, bias, cut):
+def test_value_and_gradient_of_a_truncated_distribution_are_those_of_the_masked_log_softmax(
+    monkeypatch, chunk, bias, truncated
+):
     monkeypatch.setattr("lmgym.models.vocabulary_head.CHUNK", chunk)
     states, weight, shift, targets = inputs(bias)
     learning = [tensor for tensor in (states, weight, shift) if tensor is not None]
     upstream = torch.linspace(-2, 3, POSITIONS)
 
     logits = torch.nn.functional.linear(states, weight, shift)
-    removed = cut.apply(logits.detach().clone(), keep=targets).isinf()
+    removed = truncated.apply_(logits.detach().clone(), keep=targets).isinf()
     assert 0 < removed.sum() < removed.numel()
-    assert cut.apply(logits.detach().clone()).gather(1, targets[:, None]).isinf().any(), "a target stays that was cut"
-    left = (logits / cut.temperature).masked_fill(removed, -1e30).log_softmax(dim=-1)
+    assert truncated.apply_(logits.detach().clone()).gather(1, targets[:, None]).isinf().any(), (
+        "some target is kept only because it is a target"
+    )
+    left = (logits / truncated.temperature).masked_fill(removed, -1e30).log_softmax(dim=-1)
     expected = left.gather(1, targets[:, None])[:, 0]
     expected_gradients = torch.autograd.grad((expected * upstream).sum(), learning)
 
-    logprobs, entropies = VocabularyHead.apply(states, weight, shift, targets, cut)
+    logprobs, entropies = VocabularyHead.apply(states, weight, shift, targets, truncated)
     gradients = torch.autograd.grad((logprobs * upstream).sum(), learning)
     torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(entropies, -(left.exp() * left).sum(dim=-1), atol=1e-5, rtol=1e-5)
@@ -76,8 +80,8 @@ def test_of_a_cut_distribution_value_and_gradient_are_those_of_what_is_left(monk
 
 @pytest.mark.parametrize("chunk", [4, 512])
 @pytest.mark.parametrize("transform", [LogitTransform(0.3), LogitTransform(softcap=1.5), LogitTransform(2.0, 3.0)])
-@pytest.mark.parametrize("cut", [Distribution(0.7), Distribution(1.7, 8, 0.8)])
-def test_value_and_gradient_go_through_a_scale_and_a_soft_cap(monkeypatch, chunk, transform, cut):
+@pytest.mark.parametrize("distribution", [Distribution(0.7), Distribution(1.7, 8, 0.8)])
+def test_value_and_gradient_go_through_a_scale_and_a_soft_cap(monkeypatch, chunk, transform, distribution):
     monkeypatch.setattr("lmgym.models.vocabulary_head.CHUNK", chunk)
     states, weight, shift, targets = inputs(bias=True)
     upstream = torch.linspace(-2, 3, POSITIONS)
@@ -85,14 +89,14 @@ def test_value_and_gradient_go_through_a_scale_and_a_soft_cap(monkeypatch, chunk
     logits = torch.nn.functional.linear(states, weight, shift) * transform.scale
     if transform.softcap is not None:
         logits = transform.softcap * torch.tanh(logits / transform.softcap)
-    removed = cut.apply(logits.detach().clone(), keep=targets).isinf()
-    left = (logits / cut.temperature).masked_fill(removed, -1e30).log_softmax(dim=-1)
+    removed = distribution.apply_(logits.detach().clone(), keep=targets).isinf()
+    left = (logits / distribution.temperature).masked_fill(removed, -1e30).log_softmax(dim=-1)
     expected = left.gather(1, targets[:, None])[:, 0]
     expected_entropies = -(left.exp() * left).sum(dim=-1)
     loss = (expected * upstream).sum() + (expected_entropies * upstream.flip(0)).sum()
     expected_gradients = torch.autograd.grad(loss, [states, weight, shift])
 
-    logprobs, entropies = VocabularyHead.apply(states, weight, shift, targets, cut, transform)
+    logprobs, entropies = VocabularyHead.apply(states, weight, shift, targets, distribution, transform)
     loss = (logprobs * upstream).sum() + (entropies * upstream.flip(0)).sum()
     gradients = torch.autograd.grad(loss, [states, weight, shift])
     torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
@@ -101,7 +105,7 @@ def test_value_and_gradient_go_through_a_scale_and_a_soft_cap(monkeypatch, chunk
         torch.testing.assert_close(gradient, exact, atol=2e-5, rtol=1e-4)
 
 
-def test_where_one_id_is_left_nothing_is_learnt():
+def test_the_gradient_is_zero_where_only_one_id_is_kept():
     states, weight, _, _ = inputs(bias=False)
     targets = torch.nn.functional.linear(states, weight).argmax(dim=-1)
     logprobs, entropies = VocabularyHead.apply(states, weight, None, targets, Distribution(top_k=1))
@@ -110,27 +114,36 @@ def test_where_one_id_is_left_nothing_is_learnt():
     assert states.grad.abs().max() == weight.grad.abs().max() == 0
 
 
-def test_a_frozen_head_passes_the_gradient_on_and_takes_none():
+def test_a_frozen_head_gets_no_gradient_but_the_hidden_states_do():
     states, weight, shift, targets = inputs(bias=True)
     weight.requires_grad_(False)
     shift.requires_grad_(False)
-    VocabularyHead.apply(states, weight, shift, targets, WHOLE)[0].sum().backward()
+    VocabularyHead.apply(states, weight, shift, targets, FULL_SOFTMAX)[0].sum().backward()
     assert states.grad.abs().sum() > 0
     assert weight.grad is None
     assert shift.grad is None
 
 
+def test_greedy_decoding_has_the_gradient_of_temperature_1():
+    states, weight, _, targets = inputs(bias=False)
+    greedy, exact = (
+        torch.autograd.grad(VocabularyHead.apply(states, weight, None, targets, distribution)[0].sum(), states)[0]
+        for distribution in (Distribution(temperature=0.0), FULL_SOFTMAX)
+    )
+    assert torch.equal(greedy, exact)
+
+
 def test_large_logits_do_not_overflow():
     states, weight, _, targets = inputs(bias=False)
-    logprobs, entropies = VocabularyHead.apply(states * 1e3, weight * 1e2, None, targets, WHOLE)
+    logprobs, entropies = VocabularyHead.apply(states * 1e3, weight * 1e2, None, targets, FULL_SOFTMAX)
     expected = torch.nn.functional.linear(states * 1e3, weight * 1e2).log_softmax(dim=-1).gather(1, targets[:, None])
     torch.testing.assert_close(logprobs, expected[:, 0])
     assert entropies.isfinite().all()
 
 
-def test_no_position_at_all_is_an_empty_answer_that_still_has_a_gradient():
+def test_no_positions_give_empty_results_with_a_zero_gradient():
     states, weight, _, targets = inputs(bias=False)
-    logprobs, entropies = VocabularyHead.apply(states[:0], weight, None, targets[:0], WHOLE)
+    logprobs, entropies = VocabularyHead.apply(states[:0], weight, None, targets[:0], FULL_SOFTMAX)
     assert logprobs.shape == entropies.shape == (0,)
     logprobs.sum().backward()
     assert weight.grad.abs().sum() == 0

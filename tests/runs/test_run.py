@@ -174,11 +174,11 @@ def test_weights_of_another_kind_or_shape_are_refused(tmp_path, model_folder):
     whole, adapter = tiny_model(size=32), load_model(str(model_folder), lora=LoraSettings(rank=2))
     whole.save(tmp_path / "whole")
     adapter.save(tmp_path / "adapter")
-    with pytest.raises(UserError, match=r"holds a whole model, but .* is an adapter here"):
+    with pytest.raises(UserError, match=r"holds a full model, but .* is an adapter here"):
         adapter.load_weights(tmp_path / "whole")
-    with pytest.raises(UserError, match=r"holds an adapter, but .* is a whole model here"):
+    with pytest.raises(UserError, match=r"holds an adapter, but .* is a full model here"):
         whole.load_weights(tmp_path / "adapter")
     with pytest.raises(UserError, match="other shapes"):
         tiny_model(size=64).load_weights(tmp_path / "whole")
-    with pytest.raises(UserError, match="rank 2, and the one to go on with has rank 4"):
+    with pytest.raises(UserError, match="rank 2, but the adapter to load it into has rank 4"):
         load_model(str(model_folder), lora=LoraSettings(rank=4)).load_weights(tmp_path / "adapter")

@@ -10,7 +10,7 @@ from lmgym.engines.memory import free_bytes
 from lmgym.engines.row import choose
 from lmgym.engines.torch.kv_cache import KeyValueStore, StoreReader
 from lmgym.engines.torch.scheduler import Seats, shared_length
-from lmgym.models.attention import TrunkRecorder
+from lmgym.models.attention import PrefixRecorder
 from lmgym.models.language_model import LanguageModel
 
 PREFILL_TOKENS = 4096
@@ -71,7 +71,7 @@ class TorchEngine(LocalEngine):
         if self._worker is not self.model:
             self._worker.refresh(self.model)
         elif self.model.dtype != torch.float32:
-            self._worker = self.model.compute_copy()
+            self._worker = self.model.inference_copy()
         self._set_trunk([])
         self._version = self.model.version
 
@@ -91,7 +91,7 @@ class TorchEngine(LocalEngine):
         self._waiting = self._seats.clear(ids) + self._waiting
         self._trunk = None
         if ids:
-            recorder = TrunkRecorder()
+            recorder = PrefixRecorder()
             tokens = torch.tensor([ids], device=self.model.device)
             self._worker.hidden_states(tokens, torch.arange(len(ids), device=self.model.device)[None], recorder)
             self._trunk = (recorder.keys, recorder.values)

@@ -263,7 +263,7 @@ def test_an_adapter_and_a_compute_copy_are_followed(copied):
     model = wrap_network(network, tiny_tokenizer(), torch.device("cpu"), torch.float32, "tiny", has_lora=True)
     engine = TorchEngine(model)
     if copied:  # as for bfloat16, which must not be tried on every CPU
-        engine._worker = model.compute_copy()
+        engine._worker = model.inference_copy()
     requests = ragged_requests()
     for seed in range(3):
         check_same(requests, engine.generate(requests), PlainEngine(model).generate(requests))

@@ -18,7 +18,7 @@ from engine_checks import (
     moved,
     ragged_requests,
 )
-from hand_made import plain_scores, plain_twin, ragged_rows
+from hand_made import plain_network, plain_scores, ragged_rows
 
 from lmgym.engines.engine import GO_ON, Completion, Engine, Request, Verdict
 from lmgym.engines.local_engine import LocalEngine
@@ -213,14 +213,14 @@ def test_new_weights_in_the_middle_write_what_comes_after_them(copied):
     model = tiny_model()
     engine = TorchEngine(model, max_rows=4)
     if copied:  # as for bfloat16, which must not be tried on every CPU
-        engine._worker = model.compute_copy()
+        engine._worker = model.inference_copy()
     requests = [replace(r, max_tokens=3 if r.seed == 3 else 9) for r in ragged_requests(7)]
     tickets = engine.submit(requests)
     done = engine.finished(tickets)
     before = {ticket: len(engine._rows[ticket].completion.token_ids) for ticket in tickets if ticket not in done}
-    old = plain_twin(model)
+    old = plain_network(model)
     moved(model)
-    new = plain_twin(model)
+    new = plain_network(model)
     done |= drain(engine, before)
     assert {0} < set(before.values()), "some had written and some were waiting"
     for ticket, count in before.items():
