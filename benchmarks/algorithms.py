@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import tyro
 
-from lmgym.algorithms.registry import ALGORITHMS, find_algorithm
+from lmgym.algorithms.catalogue import ALGORITHMS
+from lmgym.algorithms.registry import find_algorithm
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.assets.catalogue import cache_dir
 from lmgym.assets.storage import write_text
@@ -68,17 +69,26 @@ class Settings:
 
 
 class Curve(Run):
-    """Remembers the accuracy at every evaluation and the tokens it took to get there."""
+    """Records the accuracy at every evaluation and the tokens generated until then, and ends the run at the budget."""
 
-    def __init__(self) -> None:
+    algorithm: RLAlgorithm
+
+    def __init__(self, token_budget: int) -> None:
         super().__init__()
-        self.tokens, self.seconds = 0.0, 0.0
+        self.token_budget, self.seconds = token_budget, 0.0
         self.points: list[tuple[float, float]] = []
 
+    @property
+    def tokens(self) -> float:
+        """Tokens generated so far, greedy baselines and worked solutions included."""
+        return self.algorithm.state.get("tokens", 0.0)
+
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Adds up what an iteration cost."""
+        """Adds up the time, and makes this iteration the last one where the budget is spent."""
         super().log(iteration, metrics)
         self.seconds += metrics["seconds_collecting"] + metrics["seconds_learning"]
+        if self.tokens >= self.token_budget:
+            self.algorithm.config.iterations = iteration
 
     def log_evaluation(self, iteration: int, evaluation: Evaluation) -> None:
         """Keeps one point of the curve."""
@@ -129,21 +139,21 @@ def run_once(name: str, seed: int, token_budget: int) -> dict[str, Any]:
     env, test = task.make("train"), task.make("test")
     examples = few_shot_examples(env, policy_settings.shots)
     policy = policy_settings.make(env, examples)
-    named: dict[str, Any] = {"iterations": 1000, "token_budget": token_budget, "seed": seed, **SETTINGS}
+    named: dict[str, Any] = {"iterations": 1000, "seed": seed, **SETTINGS}
     named["problems_per_iteration"] = kind.Config().problems_per_iteration // 2  # smaller steps, and more of them
-    extra: dict[str, Any] = {}
+    ref_policy = None
     if name == "distill":
         named["teacher"] = str(_teacher_folder(token_budget))
         if not Path(named["teacher"]).exists():
             run_once(TEACHER, 0, token_budget)
-        extra["ref_policy"] = policy_settings.make(env, examples, named["teacher"])
-    run = Curve()
-    algorithm = kind(policy, env, kind.Config(evaluate_at_start=False, **named), test, run, **extra)
-    _count_tokens(algorithm, run)
+        ref_policy = policy_settings.make(env, examples, named["teacher"])
+    run = Curve(token_budget)
+    algorithm = run.algorithm = kind(policy, env, kind.Config.from_settings(named), test, run, ref_policy)
+    algorithm.evaluator.at_start = False  # the initial accuracy is the same for all and measured once
     algorithm.train()
     if name == TEACHER and seed == 0:
         policy.model.save(_teacher_folder(token_budget))
-    last = algorithm.evaluations[max(algorithm.evaluations)]
+    last = algorithm.evaluator.evaluations[max(algorithm.evaluator.evaluations)]
     return {
         "algorithm": name,
         "seed": seed,
@@ -165,16 +175,6 @@ def kl_moved(algorithm: RLAlgorithm) -> float:
     batch = Batch.from_episodes(play(algorithm.policy, test, KL_PROBLEMS, seed=algorithm.config.seed))
     start = algorithm.learner.logprobs(load_model(PolicySettings().model), batch)
     return masked_mean(batch.logprobs - start, batch.mask)
-
-
-def _count_tokens(algorithm: RLAlgorithm, run: Curve) -> None:
-    spend = algorithm.spend
-
-    def counted(tokens: float) -> None:
-        spend(tokens)
-        run.tokens += tokens
-
-    algorithm.spend = counted  # type: ignore[method-assign]
 
 
 def _before() -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from lmgym.algorithms.registry import ALGORITHMS
+from lmgym.algorithms.catalogue import ALGORITHMS
 from lmgym.assets.catalogue import KNOWN_MODELS, cache_dir, is_cached
 from lmgym.console import results
 from lmgym.envs import registrations

@@ -43,6 +43,9 @@ FIXED = {
 
 HISTORY = "changed_on_resume"
 
+PATHS = ("model", "ref_model", "teacher", "env", "eval_env", "out")
+"""Settings that may be paths, which can be spelled in several ways."""
+
 
 def changes(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:
     """The settings that are known before and now and differ, each as [old, new]; refuses those that a run keeps."""
@@ -92,11 +95,7 @@ def _as_written(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _meaning(name: str, value: Any) -> Any:
     """What is the same for all ways to spell a setting."""
-    if (
-        name in ("model", "ref_model", "teacher", "env", "eval_env", "out")
-        and value
-        and Path(value).expanduser().exists()
-    ):
+    if name in PATHS and value and Path(value).expanduser().exists():
         return str(Path(value).expanduser().resolve())
     if name == "system_prompt" and value is not None:
         return load_system_prompt(value)

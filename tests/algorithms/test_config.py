@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lmgym.algorithms.registry import ALGORITHMS, find_algorithm
+from lmgym.algorithms.catalogue import ALGORITHMS
+from lmgym.algorithms.registry import find_algorithm
 from lmgym.algorithms.reinforce import ReinforceConfig
 from lmgym.algorithms.reinforce_stable import ReinforceStableConfig
 from lmgym.errors import UserError

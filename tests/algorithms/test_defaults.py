@@ -23,7 +23,7 @@ from tabular import (
 )
 from torch import Tensor
 
-from lmgym.algorithms.registry import ALGORITHMS
+from lmgym.algorithms.catalogue import ALGORITHMS
 
 SUCCESS = torch.tensor([float(number in (0, 4)) for number in range(len(SEQUENCES))], dtype=torch.float64)[:, None]
 REFERENCE = table(1)

@@ -9,7 +9,8 @@ import torch
 from conftest import tiny_model
 from small_tasks import TRAIN, Remembering, TwoTurns, Vowel, chat, rewards
 
-from lmgym.algorithms.registry import ALGORITHMS, find_algorithm
+from lmgym.algorithms.catalogue import ALGORITHMS
+from lmgym.algorithms.registry import find_algorithm
 from lmgym.commands.train import load_buffer
 from lmgym.envs.env import Response
 from lmgym.errors import UserError

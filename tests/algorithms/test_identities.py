@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tabular import LIMIT, SEQUENCES, after_prompt, bare, batch_of, critic_of, logprobs_of, loss_of, table
 
 from lmgym.advantages import generalised_advantages, leave_one_out, over_group
-from lmgym.algorithms.registry import ALGORITHMS
+from lmgym.algorithms.catalogue import ALGORITHMS
 from lmgym.learning.batch import Batch
 
 REWARDS = torch.rand(len(SEQUENCES), 1, dtype=torch.float64, generator=torch.Generator().manual_seed(2))

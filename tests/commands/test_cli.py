@@ -17,7 +17,8 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import lmgym
-from lmgym.algorithms.registry import ALGORITHMS, find_algorithm
+from lmgym.algorithms.catalogue import ALGORITHMS
+from lmgym.algorithms.registry import find_algorithm
 from lmgym.commands.cli import main
 from lmgym.commands.evaluate import EvalSettings
 from lmgym.commands.flag_names import USUAL_NAMES, flag_names
