@@ -60,7 +60,7 @@ class LanguageModel:
             return self.logit_transform.apply(self.head(hidden))
 
     @property
-    def stop_ids(self) -> frozenset[int]:
+    def eos_ids(self) -> frozenset[int]:
         """The ids that end a turn: the tokenizer's and the generation config's end tokens."""
         configured = getattr(self.network.generation_config, "eos_token_id", None)
         ids = {self.tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])}

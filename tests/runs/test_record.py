@@ -136,7 +136,7 @@ class Game(lmgym.Env):
         self.said.clear()
         return problem.prompt
 
-    def respond(self, state, text, ended):
+    def respond(self, state, text, finish):
         self.turns += 1
         self.said.append(text)
         return lmgym.Response(terminated=True)

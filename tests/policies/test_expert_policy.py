@@ -34,7 +34,7 @@ def test_the_tokens_say_what_the_solution_says(kind, calculator):
         text = policy.decode(written).replace("<|stop|>", "")
         assert text.rstrip("\n") == episode.problem.solution
         assert all(step.action.policy_version == NOBODY for step in episode.steps)
-        assert written[-1] in policy.model.stop_ids
+        assert written[-1] in policy.model.eos_ids
         forced = [t for s in episode.steps for t, m in zip(s.action.token_ids, s.action.mask, strict=True) if not m]
         assert bool(forced) == (calculator and "<<" in episode.problem.solution)
 
