@@ -241,7 +241,7 @@ def row_to_episode(row: dict[str, Any]) -> Episode:
 
 
 def _current_format(step: dict[str, Any]) -> dict[str, Any]:
-    """A step as it is written now; older rows said `finish_reason` and ended the text of a finished turn in a marker."""
+    """A step as it is written now: older rows have a `finish_reason`, and a marker in the text where the turn ended."""
     if "finish_reason" not in step:
         return step
     text = step["text"].removesuffix(OLD_END_OF_TURN)

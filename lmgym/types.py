@@ -11,7 +11,7 @@ OFF_POLICY = -1
 """The policy version of episodes that the learning policy did not sample."""
 
 Finish = Literal["eos", "stop", "length"]
-"""How an action ended: the model ended its turn, a stop condition of the policy was met, or its token budget ran out."""
+"""How an action ended: the model ended its turn, a stop condition of the policy held, or its token budget ran out."""
 
 
 class Message(TypedDict):

@@ -77,7 +77,7 @@ class Distill(PolicyGradient):
         check_tokenizer(ref_policy.model, policy.model)
         super().__init__(policy, env, config, eval_env, run, ref_policy)
         if self.config.samples == "teacher":
-            self.actor, self.reference = self.policy.stranger(ref_policy.model), None
+            self.actor, self.reference = self.policy.with_model(ref_policy.model), None
 
     def weights(self, logprobs: Tensor, batch: Batch) -> Tensor:
         """What the teacher wrote needs no correction: it is imitated, not improved upon."""

@@ -30,4 +30,4 @@ class DPO(OnlineDPO):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         assert self.reference is not None
-        self.actor = self.policy.stranger(self.reference.acting_model())
+        self.actor = self.policy.with_model(self.reference.acting_model())

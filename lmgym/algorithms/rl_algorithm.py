@@ -112,8 +112,8 @@ class RLAlgorithm(ABC):
 
     def update_policy(self) -> dict[str, float]:
         """Learns from the iteration's episodes, and from older ones where replay is on."""
-        self.policy.rest()
-        self.actor.rest()
+        self.policy.release_cache()
+        self.actor.release_cache()
         fresh, replayed = self.buffer.of_iteration(self.iteration), self._replayed()
         seen = fresh or replayed
         if not seen:

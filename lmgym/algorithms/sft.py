@@ -12,7 +12,7 @@ from lmgym.algorithms.imitation import Imitation, ImitationConfig
 from lmgym.learning.batch import Batch
 from lmgym.learning.learner import LearnerSettings
 from lmgym.models.distribution import WHOLE
-from lmgym.policies.demonstrator import Demonstrator
+from lmgym.policies.expert_policy import ExpertPolicy
 
 
 @dataclass
@@ -33,7 +33,7 @@ class SFT(Imitation):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.actor = Demonstrator(self.policy)
+        self.actor = ExpertPolicy(self.policy)
 
     def _learner_settings(self) -> LearnerSettings:
         """The likelihood of a solution is that of the model itself, whatever temperature and cut it samples with."""

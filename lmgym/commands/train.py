@@ -26,7 +26,7 @@ from lmgym.runs.changes import UNNAMED
 from lmgym.runs.run import Run
 from lmgym.runs.tables import comparison_table, difference_line, show_answers
 from lmgym.runs.tracking import check_trackers
-from lmgym.types import NOBODY
+from lmgym.types import OFF_POLICY
 
 HARDER = {
     "arithmetic": ["--env", "word-problems"],
@@ -215,7 +215,7 @@ def load_buffer(algorithm: RLAlgorithm, path: Path) -> None:
     own = list(algorithm.buffer.episodes)
     algorithm.buffer.episodes.clear()
     for episode in episodes:
-        steps = tuple(replace(step, action=replace(step.action, policy_version=NOBODY)) for step in episode.steps)
+        steps = tuple(replace(step, action=replace(step.action, policy_version=OFF_POLICY)) for step in episode.steps)
         algorithm.buffer.episodes.append(replace(episode, steps=steps, iteration=episode.iteration - newest - 1))
     algorithm.buffer.episodes.extend(own)
     algorithm.buffer.evict()

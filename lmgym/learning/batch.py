@@ -89,9 +89,7 @@ class Batch:
             step_index=_padded([episode.step_index for episode in episodes], torch.long, filler=-1),
             rewards=_padded([episode.rewards for episode in episodes], torch.float32),
             step_count=torch.tensor([len(episode.steps) for episode in episodes]),
-            truncated=torch.tensor(
-                [e.steps[-1].truncated and e.steps[-1].action.finish != "length" for e in episodes]
-            ),
+            truncated=torch.tensor([e.steps[-1].truncated and e.steps[-1].action.finish != "length" for e in episodes]),
             group=torch.tensor([numbers[group_key(episode)] for episode in episodes]),
             policy_version=torch.tensor([episode.steps[-1].action.policy_version for episode in episodes]),
             seed=torch.tensor([episode.steps[0].state.seed for episode in episodes]),

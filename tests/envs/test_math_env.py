@@ -148,7 +148,8 @@ def test_a_marker_that_the_model_types_is_text_and_ends_nothing(marker):
 
 @pytest.mark.parametrize("stepwise", [True, False])
 @pytest.mark.parametrize(
-    ("text", "reward", "terminated"), [("The answer is: 5", 1.0, True), ("The answer is: 6", 0.0, True), ("5", 0.0, False)]
+    ("text", "reward", "terminated"),
+    [("The answer is: 5", 1.0, True), ("The answer is: 6", 0.0, True), ("5", 0.0, False)],
 )
 def test_an_action_cut_off_by_its_budget_truncates_unless_the_answer_is_out(stepwise, text, reward, terminated):
     env = MathEnv([PROBLEM], stepwise=stepwise)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from conftest import tiny_model
+from lmgym.policies.demonstrator import Demonstrator
 
 from lmgym.envs import make
 from lmgym.errors import UserError
 from lmgym.evaluation.evaluation import evaluate, play
 from lmgym.policies.chat_policy import ChatPolicy
-from lmgym.policies.demonstrator import Demonstrator
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
 from lmgym.types import END_OF_TURN, NOBODY, Problem, State
 

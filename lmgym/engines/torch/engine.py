@@ -21,7 +21,7 @@ MIN_SHARED_PREFIX = 16
 """A shorter common prefix is not worth a pass of its own."""
 
 MIN_PREFILL_TOKENS = 8
-"""A row that has fewer tokens to compute before its last one gets no prefill: decode passes compute one of them each."""
+"""Fewer tokens than this before a row's last one get no prefill: each decode pass computes one of them."""
 
 MEMORY_SHARE = 0.25
 """The share of the free memory that the KV cache may take; learning needs memory too."""
