@@ -15,7 +15,7 @@ import tyro
 import lmgym
 from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
 from lmgym.policies.policy_for import policy_for
-from lmgym.types import Problem, State
+from lmgym.types import Finish, Problem, State
 
 
 class GuessTheNumber(lmgym.Env):
@@ -29,7 +29,7 @@ class GuessTheNumber(lmgym.Env):
         super().__init__([Problem(f"guess/{number}", question, str(number)) for number in numbers])
         self.turns = turns
 
-    def respond(self, state: State, text: str, ended: bool) -> lmgym.Response:
+    def respond(self, state: State, text: str, finish: Finish) -> lmgym.Response:
         found = re.search(r"\d{1,3}", text)
         guess, number = int(found[0]) if found else None, int(state.problem.answer)
         if guess == number:

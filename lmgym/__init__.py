@@ -3,15 +3,15 @@
 from lmgym.envs import Env, MathEnv, Response, make, names, register, registrations
 from lmgym.errors import UserError
 from lmgym.models.openmp import limit_spinning
-from lmgym.types import END_OF_TURN, Action, Episode, Message, Problem, State, Step
+from lmgym.types import Action, Episode, Finish, Message, Problem, State, Step
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "END_OF_TURN",
     "Action",
     "Env",
     "Episode",
+    "Finish",
     "MathEnv",
     "Message",
     "Problem",

@@ -14,6 +14,9 @@ import numpy as np
 from lmgym.errors import UserError
 from lmgym.types import Action, Episode, Problem, State, Step
 
+OLD_END_OF_TURN = "<|end|>"
+"""What stood at the end of a text, in rows of older versions, if the model had ended its turn."""
+
 
 class Buffer:
     """Collects steps into episodes, keeps the newest groups of them, and writes each to `path` as it ends.
@@ -184,7 +187,7 @@ def episode_to_row(episode: Episode) -> dict[str, Any]:
                 "token_ids": action.token_ids,
                 "logprobs": [float(str(value)) for value in np.array(action.logprobs, dtype=np.float32)],
                 "mask": action.mask,
-                "finish_reason": action.finish_reason,
+                "finish": action.finish,
                 "policy_version": action.policy_version,
                 "reward": step.reward,
                 "terminated": step.terminated,
@@ -216,14 +219,14 @@ def row_to_episode(row: dict[str, Any]) -> Episode:
         seed=row["seed"],
     )
     steps: list[Step] = []
-    for part in row["steps"]:
+    for part in map(_current_format, row["steps"]):
         action = Action(
             text=part["text"],
             prompt_ids=state.tokens + tuple(part["read_ids"]),
             token_ids=tuple(part["token_ids"]),
             logprobs=tuple(np.array(part["logprobs"], dtype=np.float32).tolist()),
             mask=tuple(part["mask"]),
-            finish_reason=part["finish_reason"],
+            finish=part["finish"],
             policy_version=part["policy_version"],
             episode=state.episode,
         )
@@ -235,3 +238,12 @@ def row_to_episode(row: dict[str, Any]) -> Episode:
     if not steps:
         raise KeyError("steps")
     return Episode(tuple(steps), row["iteration"])
+
+
+def _current_format(step: dict[str, Any]) -> dict[str, Any]:
+    """A step as it is written now: older rows have a `finish_reason`, and a marker in the text where the turn ended."""
+    if "finish_reason" not in step:
+        return step
+    text = step["text"].removesuffix(OLD_END_OF_TURN)
+    ended = text != step["text"] and step["finish_reason"] == "stop"
+    return {**step, "text": text, "finish": "eos" if ended else step["finish_reason"]}

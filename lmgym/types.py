@@ -7,13 +7,11 @@ from typing import Any, Literal, TypedDict, TypeVar
 
 T = TypeVar("T")
 
-NOBODY = -1
-"""The policy version of what the learning policy did not sample."""
+OFF_POLICY = -1
+"""The policy version of episodes that the learning policy did not sample."""
 
-FinishReason = Literal["stop", "length"]
-
-END_OF_TURN = "<|end|>"
-"""What a policy appends to its text when the model ended its turn; environments never see token ids."""
+Finish = Literal["eos", "stop", "length"]
+"""How an action ended: the model ended its turn, a stop condition of the policy held, or its token budget ran out."""
 
 
 class Message(TypedDict):
@@ -55,7 +53,7 @@ class State:
 
     def after(self, text: str, reply: str = "") -> State:
         """The state once the policy has said `text`, on a new line of an open message, and been told `reply`."""
-        text = text.replace(END_OF_TURN, "").removesuffix("\n")
+        text = text.removesuffix("\n")
         messages = self.messages
         if messages[-1]["role"] == "assistant":
             text, messages = f"{messages[-1]['content']}\n{text}", messages[:-1]
@@ -76,7 +74,8 @@ class Action:
     """Log-probability of each token under the distribution it was drawn from; 0 for a forced token."""
     mask: tuple[int, ...] = ()
     """1 where the policy chose the token, 0 where a tool forced it."""
-    finish_reason: FinishReason = "stop"
+    finish: Finish = "stop"
+    """`eos`: the model ended its turn; `stop`: a stop condition, as the end of a line; `length`: the token budget."""
     policy_version: int = 0
     episode: int = 0
 
@@ -153,12 +152,12 @@ class Episode:
     @property
     def cut_off(self) -> bool:
         """Whether it ended because a budget of steps or tokens ran out."""
-        return self.steps[-1].truncated or self.steps[-1].action.finish_reason == "length"
+        return self.steps[-1].truncated or self.steps[-1].action.finish == "length"
 
     @property
     def text(self) -> str:
         """Everything the policy wrote."""
-        return "".join(step.action.text for step in self.steps).replace(END_OF_TURN, "")
+        return "".join(step.action.text for step in self.steps)
 
     @property
     def length(self) -> int:

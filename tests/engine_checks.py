@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,47 +11,70 @@ import torch
 from hand_made import plain_network, plain_scores, ragged_rows
 from torch import Tensor
 
-from lmgym.engines.engine import GO_ON, Completion, Engine, Request, Verdict
+from lmgym.engines.engine import Completion, Engine, Request
 from lmgym.engines.row import Row
 from lmgym.engines.sampling import BLOCK, uniform_stream
 from lmgym.models.language_model import LanguageModel
 
 FORCED = (7, 8, 9)
+MULTIPLES_OF_THREE = frozenset(range(0, 104, 3))
+"""Where a tool is asked; it forces three ids."""
 
 
 def ids(count: int, seed: int) -> tuple[int, ...]:
     return tuple(int(i) for i in np.random.default_rng(seed).integers(3, 99, count))
 
 
-TRUNK = ids(40, seed=100)
+PREFIX = ids(40, seed=100)
 
 
-def ragged_requests(count: int = 7, trunk: tuple[int, ...] = TRUNK, **settings) -> list[Request]:
+def ragged_requests(count: int = 7, prefix: tuple[int, ...] = PREFIX, **settings) -> list[Request]:
     lengths = [1, 9, 2, 30, 5, 5, 17, 3, 12, 8]
     return [
-        Request(trunk + ids(lengths[i % 10], seed=i), **{"max_tokens": 6, "seed": i, **settings}) for i in range(count)
+        Request(prefix + ids(lengths[i % 10], seed=i), **{"max_tokens": 6, "seed": i, **settings}) for i in range(count)
     ]
 
 
-def force_after_multiples_of_three(written: Sequence[int]) -> Verdict:
-    return Verdict(force=FORCED) if written[-1] % 3 == 0 else GO_ON
+def continued(request: Request, written: Completion, forced: tuple[int, ...] = ()) -> Request | None:
+    """The request that goes on with a completion that stopped, behind forced ids; None when the budget is used up."""
+    forced = forced[: request.max_tokens - len(written.token_ids)]
+    left = request.max_tokens - len(written.token_ids) - len(forced)
+    if written.finish != "stop" or not left:
+        return None
+    prompt = (*request.prompt, *written.token_ids, *forced)
+    return replace(request, prompt=prompt, max_tokens=left, draws=request.draws + len(written.token_ids))
+
+
+def generate_with_tool(
+    engine: Engine, requests: Sequence[Request], forced: tuple[int, ...] = FORCED
+) -> list[list[tuple[Request, Completion]]]:
+    """For each request all that it takes when a tool forces ids into the text at each of its stop ids."""
+    asked = {
+        request_id: (place, request)
+        for place, (request_id, request) in enumerate(zip(engine.submit(requests), requests, strict=True))
+    }
+    said: list[list[tuple[Request, Completion]]] = [[] for _ in requests]
+    while asked:
+        for request_id, completion in engine.wait(list(asked)).items():
+            place, request = asked.pop(request_id)
+            said[place].append((request, completion))
+            if following := continued(request, completion, forced):
+                asked[engine.submit([following])[0]] = (place, following)
+    return said
 
 
 def check_shape(requests: Sequence[Request], completions: Sequence[Completion]) -> None:
     assert len(requests) == len(completions)
     for request, written in zip(requests, completions, strict=True):
         assert 0 < len(written.token_ids) <= request.max_tokens
-        assert len(written.token_ids) == len(written.logprobs) == len(written.mask)
-        assert set(written.mask) <= {0, 1}
-        assert all(logprob == 0.0 for logprob, chosen in zip(written.logprobs, written.mask, strict=True) if not chosen)
+        assert len(written.token_ids) == len(written.logprobs)
 
 
 def check_same(requests: Sequence[Request], fast: Sequence[Completion], plain: Sequence[Completion]) -> None:
     check_shape(requests, fast)
     for one, other in zip(fast, plain, strict=True):
         assert one.token_ids == other.token_ids
-        assert one.mask == other.mask
-        assert one.finish_reason == other.finish_reason
+        assert one.finish == other.finish
         assert one.policy_version == other.policy_version
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
 
@@ -58,10 +82,10 @@ def check_same(requests: Sequence[Request], fast: Sequence[Completion], plain: S
 def check_against_transformers(
     model: LanguageModel, requests: Sequence[Request], completions: Sequence[Completion]
 ) -> None:
-    """Each log-prob is that of the token after everything before it, forced tokens included."""
+    """Each log-prob is that of the token after everything before it."""
     for request, written in zip(requests, completions, strict=True):
         sequence = (*request.prompt, *written.token_ids)
-        tokens, mask, _ = ragged_rows([(sequence, [0] * len(request.prompt) + written.mask)])
+        tokens, mask, _ = ragged_rows([(sequence, [0] * len(request.prompt) + [1] * len(written.token_ids))])
         with torch.no_grad():
             exact, _ = plain_scores(plain_network(model), tokens, mask, request.distribution.temperature or 1.0)
         assert written.logprobs == pytest.approx(exact[0, len(request.prompt) :].tolist(), abs=1e-4)
@@ -94,13 +118,11 @@ def check_exact(model: LanguageModel, requests: Sequence[Request], completions: 
     check_shape(requests, completions)
     network = plain_network(model)
     for request, written in zip(requests, completions, strict=True):
-        replayed, uniforms = Row.start(0, request), uniform_stream(request.seed)
+        replayed, uniforms = Row.start(0, request), uniform_stream(request.seed, request.draws)
         with torch.no_grad():
             logits = network(input_ids=torch.tensor([[*request.prompt, *written.token_ids]])).logits[0]
         left = request.distribution.apply_(logits[len(request.prompt) - 1 : -1].clone()).log_softmax(dim=-1)
         for place, token in enumerate(written.token_ids):
-            if not written.mask[place]:
-                continue
             assert not replayed.done
             pair = uniforms.random(2)
             assert written.logprobs[place] == pytest.approx(float(left[place, token]), abs=1e-4)
@@ -108,30 +130,37 @@ def check_exact(model: LanguageModel, requests: Sequence[Request], completions: 
                 assert float(left[place].max() - left[place, token]) < 1e-4
             else:
                 assert is_in_cell(left[place].exp(), token, pair)
-            replayed.accept(token, written.logprobs[place], model)
+            replayed.append(token, written.logprobs[place], model.eos_ids, written.policy_version)
         assert replayed.done
         assert replayed.completion == written
 
 
-def converse_out_of_step(engine: Engine) -> dict[tuple[int, int], tuple[Request, Completion]]:
-    """By conversation and turn; each goes on as soon as its own turn is over, whatever the others are at."""
+def converse_out_of_step(engine: Engine) -> list[tuple[int, int, Request, Completion]]:
+    """Conversation, turn and what was asked and said; each goes on at once, whatever the others are at.
 
-    def ask(conversation: int, turn: int, prompt: tuple[int, ...]) -> None:
-        budget = 2 + (3 * conversation + turn) % 7
-        request = Request(prompt, budget, seed=10 * turn + conversation, watch=force_after_multiples_of_three)
+    Within a turn a tool forces ids after each multiple of three.
+    """
+
+    def ask(conversation: int, turn: int, request: Request) -> None:
         writing[engine.submit([request])[0]] = (conversation, turn, request)
 
-    said: dict[tuple[int, int], tuple[Request, Completion]] = {}
+    def begin(conversation: int, turn: int, prompt: tuple[int, ...]) -> None:
+        budget, seed = 2 + (3 * conversation + turn) % 7, 10 * turn + conversation
+        ask(conversation, turn, Request(prompt, budget, seed=seed, stop_ids=MULTIPLES_OF_THREE))
+
+    said: list[tuple[int, int, Request, Completion]] = []
     writing: dict[int, tuple[int, int, Request]] = {}
     for conversation in range(6):
-        ask(conversation, 0, TRUNK + ids(3 + 5 * conversation, seed=conversation // 2))
+        begin(conversation, 0, PREFIX + ids(3 + 5 * conversation, seed=conversation // 2))
     while writing:
-        for ticket, completion in engine.finished(list(writing)).items():
-            conversation, turn, request = writing.pop(ticket)
-            said[conversation, turn] = (request, completion)
-            if turn < 3:
+        for request_id, completion in engine.wait(list(writing)).items():
+            conversation, turn, request = writing.pop(request_id)
+            said.append((conversation, turn, request, completion))
+            if following := continued(request, completion, FORCED):
+                ask(conversation, turn, following)
+            elif turn < 3:
                 reply = ids((0, 2, 15)[(conversation + turn) % 3], seed=1000 + conversation)
-                ask(conversation, turn + 1, request.prompt + tuple(completion.token_ids) + reply)
+                begin(conversation, turn + 1, request.prompt + tuple(completion.token_ids) + reply)
     return said
 
 

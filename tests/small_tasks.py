@@ -11,7 +11,7 @@ from lmgym.envs.env import Env, Response
 from lmgym.models.language_model import LanguageModel
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.runs.run import Run
-from lmgym.types import Problem, State
+from lmgym.types import Finish, Problem, State
 
 TRAIN = [Problem(str(index), f"Q{index}", "a") for index in range(8)]
 TEST = [Problem(str(index), f"T{index}", "a") for index in range(4)]
@@ -20,21 +20,21 @@ TEST = [Problem(str(index), f"T{index}", "a") for index in range(4)]
 class Vowel(Env):
     """One turn; a vowel earns 1."""
 
-    def respond(self, state: State, text: str, ended: bool) -> Response:
+    def respond(self, state: State, text: str, finish: Finish) -> Response:
         return Response(reward=float(any(vowel in text for vowel in "aeiou")), terminated=True)
 
 
 class Nothing(Env):
     """One turn that earns nothing."""
 
-    def respond(self, state: State, text: str, ended: bool) -> Response:
+    def respond(self, state: State, text: str, finish: Finish) -> Response:
         return Response(terminated=True)
 
 
 class TwoTurns(Env):
     """Two turns with a reply in between; each earns 0.5 for a vowel of its own."""
 
-    def respond(self, state: State, text: str, ended: bool) -> Response:
+    def respond(self, state: State, text: str, finish: Finish) -> Response:
         reward = 0.5 * any(vowel in text for vowel in "aeiou")
         return Response(reward, reply="more" if state.turn == 1 else "", terminated=state.turn == 2)
 
@@ -42,8 +42,8 @@ class TwoTurns(Env):
 class Uneven(TwoTurns):
     """The same, but about half of the episodes are over after their first turn."""
 
-    def respond(self, state: State, text: str, ended: bool) -> Response:
-        response = super().respond(state, text, ended)
+    def respond(self, state: State, text: str, finish: Finish) -> Response:
+        response = super().respond(state, text, finish)
         return replace(response, terminated=response.terminated or bool(self.np_random.random() < 0.5))
 
 

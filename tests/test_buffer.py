@@ -23,7 +23,7 @@ from lmgym.buffer import Buffer, append_episodes, episode_to_row, read_episodes
 from lmgym.envs.env import Env, Response
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.errors import UserError
-from lmgym.types import Action, Episode, Problem, State
+from lmgym.types import Action, Episode, Finish, Problem, State
 
 PROBLEMS = [
     Problem("a", "Guess: which number?", "3", info={"level": 2, "tags": ["x", "ß"]}),
@@ -34,23 +34,24 @@ PROBLEMS = [
 class Guess(Env):
     """Replies to the first guess, says nothing to the second, and ends with the third."""
 
-    def respond(self, state: State, text: str, ended: bool) -> Response:
+    def respond(self, state: State, text: str, finish: Finish) -> Response:
         over = state.turn == 3
         reply = "No: größer ☃\nTry again." if state.turn == 1 else ""
+        ended = finish == "eos"
         return Response(0.5 * state.turn, reply, terminated=over and ended, truncated=over and not ended, info={"n": 1})
 
 
-def act(state: State, random: np.random.Generator, ended: bool) -> Action:
+def act(state: State, random: np.random.Generator, finish: Finish) -> Action:
     """What a policy with a tool would do: read the reply, choose some tokens and have others forced on it."""
     read = tuple(random.integers(1, 99, size=3).tolist()) if state.reply or not state.tokens else ()
     mask = (1, 0, 0, 1, 1)
     return Action(
-        text=f"line {state.turn} naïve\u2028\n" + ("<|end|>" if ended else ""),
+        text=f"line {state.turn} naïve\u2028\n",
         prompt_ids=state.tokens + read,
         token_ids=tuple(random.integers(1, 99, size=5).tolist()),
         logprobs=tuple(float(-random.random()) if chosen else 0.0 for chosen in mask),
         mask=mask,
-        finish_reason="stop" if ended else "length",
+        finish=finish,
         policy_version=4,
         episode=state.episode,
     )
@@ -62,7 +63,7 @@ def play(groups: int = 2, group_size: int = 2, iteration: int = 0, buffer: Buffe
     envs, buffer = VectorEnv(Guess(PROBLEMS)), Buffer() if buffer is None else buffer
     states = envs.reset([group % 2 for group in range(groups)], group_size, seed=iteration)
     while states:
-        steps = envs.step([act(state, random, ended=state.episode % 2 == 0) for state in states])
+        steps = envs.step([act(state, random, "length" if state.episode % 2 else "eos") for state in states])
         buffer.add(steps, iteration)
         states = [step.next_state for step in steps if not step.done]
     return list(buffer.episodes)
@@ -91,6 +92,20 @@ def test_episodes_come_back_equal_with_every_bit_of_their_log_probs(tmp_path):
         assert after.steps[-1].next_state.tokens == before.tokens
         assert np.array_equal(np.float32(after.logprobs), np.float32(before.logprobs))
     assert max(len(f"{value}") for row in map(episode_to_row, episodes) for value in row["steps"][0]["logprobs"]) <= 15
+
+
+def test_rows_of_older_versions_can_still_be_read(tmp_path):
+    row = episode_to_row(play(1, 1)[0])
+    for step, (text, reason) in zip(
+        row["steps"], [("a\n<|end|>", "stop"), ("b\n", "stop"), ("c<|end|>", "length")], strict=True
+    ):
+        del step["finish"]
+        step |= {"text": text, "finish_reason": reason}
+    (tmp_path / "e.jsonl").write_text(json.dumps(row) + "\n")
+    (episode,) = read_episodes(tmp_path / "e.jsonl")
+    actions = [step.action for step in episode.steps]
+    assert [(action.text, action.finish) for action in actions] == [("a\n", "eos"), ("b\n", "stop"), ("c", "length")]
+    assert episode.steps[-1].next_state.messages[-1]["content"] == "b\nc"
 
 
 def test_a_file_is_readable_json_with_no_id_written_twice(tmp_path):

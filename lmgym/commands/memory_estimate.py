@@ -13,7 +13,7 @@ from lmgym.assets.catalogue import model_config_folder
 from lmgym.console import quiet_transformers
 from lmgym.engines.memory import known_free_bytes
 from lmgym.engines.torch.engine import MEMORY_SHARE
-from lmgym.engines.torch.kv_cache import rounded_room
+from lmgym.engines.torch.kv_cache import rounded_capacity
 from lmgym.errors import UserError
 from lmgym.models.attention import CHUNK as ATTENTION_CHUNK
 from lmgym.models.attention import supports_prefix_sharing
@@ -129,7 +129,7 @@ def estimate_memory(shape: ModelShape, work: Workload, free: int | None = None) 
     adapter = work.lora_rank * shape.adapter_parameters_per_rank
     learning = adapter or shape.parameters
     computed = work.dtype.itemsize
-    held = work.rows * rounded_room(work.row_tokens) + work.shared_tokens
+    held = work.rows * rounded_capacity(work.row_tokens) + work.shared_tokens
     cached = 2 * shape.layers * shape.key_size * computed * held if shape.shares else 0
     copied = shape.shares and work.dtype != torch.float32
     return MemoryEstimate(

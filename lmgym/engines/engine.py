@@ -2,78 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from lmgym.models.distribution import FULL_SOFTMAX, Distribution
-from lmgym.types import FinishReason
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What a watcher wants after a sampled token: to go on, to stop, or to force some ids first."""
-
-    stop: bool = False
-    force: tuple[int, ...] = ()
-
-
-GO_ON = Verdict()
-STOP = Verdict(stop=True)
-
-Watch = Callable[[Sequence[int]], Verdict]
-"""Called with all ids written so far after each sampled one."""
-
-
-def never_stop(_: Sequence[int]) -> Verdict:
-    """The watcher that leaves everything to the model's own end token."""
-    return GO_ON
+from lmgym.types import Finish
 
 
 @dataclass(frozen=True)
 class Request:
-    """One sequence to continue."""
+    """One sequence to continue; it is data, so that an engine may live in another process."""
 
     prompt: tuple[int, ...]
     max_tokens: int
     distribution: Distribution = FULL_SOFTMAX
-    """What to draw from; temperature 0 is greedy."""
+    """What to sample from; temperature 0 is greedy."""
     seed: int = 0
-    """All of a request's randomness: the same seed draws the same way, whatever shares the batch."""
-    watch: Watch = never_stop
+    """All of a request's randomness: the same seed samples the same tokens, whatever else is in the batch."""
+    draws: int = 0
+    """How many tokens of this seed's random stream earlier requests have sampled.
+
+    An action that is asked for in several requests thus samples the tokens that one request would have sampled.
+    """
+    stop_ids: frozenset[int] = frozenset()
+    """Ids that end the completion, which keeps them; the model's own end tokens always do."""
 
 
 @dataclass
 class Completion:
-    """What was written after a prompt."""
+    """What was sampled after a prompt."""
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    mask: list[int] = field(default_factory=list)
-    finish_reason: FinishReason = "length"
+    finish: Finish = "length"
+    """`eos`: an end token of the model; `stop`: one of the request's `stop_ids`; `length`: `max_tokens` are sampled."""
     policy_version: int = 0
-    """The version that wrote the first token."""
+    """The version that sampled the first token."""
 
 
 class Engine(Protocol):
-    """Continues many sequences at once; each leaves when its watcher, the end token or its budget stops it."""
+    """Continues many sequences at once; each is returned as soon as it is finished."""
 
     def submit(self, requests: Sequence[Request]) -> list[int]:
-        """Queues requests and gives each a ticket."""
+        """Queues requests and gives each a request id."""
         ...
 
-    def finished(self, tickets: Collection[int]) -> dict[int, Completion]:
-        """Works until at least one of these is done, and gives all of them that are."""
+    def wait(self, request_ids: Collection[int]) -> dict[int, Completion]:
+        """Samples until at least one of these requests is finished, and gives all of them that are, each once."""
         ...
 
-    def cancel(self, tickets: Collection[int]) -> None:
-        """Forgets requests that nobody waits for any more."""
+    def cancel(self, request_ids: Collection[int]) -> None:
+        """Drops requests whose completions are no longer needed."""
         ...
 
-    def rest(self) -> None:
-        """Gives back its memory, because the weights are about to change; what is in flight will begin again."""
+    def release_cache(self) -> None:
+        """Frees the KV cache, because the weights are about to change; unfinished requests are computed again."""
         ...
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Continues every request to its end."""
+        """Submits requests and waits for all of them."""
         ...

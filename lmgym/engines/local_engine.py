@@ -1,4 +1,4 @@
-"""What engines of this process share: tickets, rows that wait, and passes until somebody is done."""
+"""What engines of this process share: request ids, a queue of waiting rows, and passes until a row is done."""
 
 from __future__ import annotations
 
@@ -13,53 +13,53 @@ from lmgym.models.language_model import LanguageModel
 
 
 class LocalEngine(ABC):
-    """Rows wait in order; a subclass lets them in and moves all that are in by one token per pass."""
+    """Rows wait in order; a subclass admits them and samples one token per pass for all that are running."""
 
     def __init__(self, model: LanguageModel) -> None:
         self.model = model
         self._waiting: list[Row] = []
         self._rows: dict[int, Row] = {}
-        self._next_ticket = 0
+        self._next_request_id = 0
 
     def submit(self, requests: Sequence[Request]) -> list[int]:
-        """Queues requests and gives each a ticket."""
-        first = self._next_ticket
-        self._next_ticket += len(requests)
+        """Queues requests and gives each a request id."""
+        first = self._next_request_id
+        self._next_request_id += len(requests)
         rows = [Row.start(first + place, request) for place, request in enumerate(requests)]
-        self._rows |= {row.ticket: row for row in rows}
+        self._rows |= {row.request_id: row for row in rows}
         self._waiting += rows
-        return [row.ticket for row in rows]
+        return [row.request_id for row in rows]
 
     @torch.inference_mode()
-    def finished(self, tickets: Collection[int]) -> dict[int, Completion]:
-        """Works until at least one of these is done, and gives all of them that are."""
-        asked = [ticket for ticket in tickets if ticket in self._rows]
+    def wait(self, request_ids: Collection[int]) -> dict[int, Completion]:
+        """Samples until at least one of these requests is finished, and gives all of them that are, each once."""
+        asked = [request_id for request_id in request_ids if request_id in self._rows]
         done: list[int] = []
         while asked and not done:
-            done = [ticket for ticket in asked if self._rows[ticket].done]
+            done = [request_id for request_id in asked if self._rows[request_id].done]
             if not done:
                 self._advance()
-        return {ticket: self._rows.pop(ticket).completion for ticket in done}
+        return {request_id: self._rows.pop(request_id).completion for request_id in done}
 
-    def cancel(self, tickets: Collection[int]) -> None:
-        """Forgets requests that nobody waits for any more."""
-        for ticket in tickets:
-            if ticket in self._rows:
-                self._rows.pop(ticket).done = True
+    def cancel(self, request_ids: Collection[int]) -> None:
+        """Drops requests whose completions are no longer needed."""
+        for request_id in request_ids:
+            if request_id in self._rows:
+                self._rows.pop(request_id).done = True
         self._waiting = [row for row in self._waiting if not row.done]
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Continues every request to its end."""
-        tickets = self.submit(requests)
+        """Submits requests and waits for all of them."""
+        request_ids = self.submit(requests)
         completions: dict[int, Completion] = {}
-        while len(completions) < len(tickets):
-            completions |= self.finished([ticket for ticket in tickets if ticket not in completions])
-        return [completions[ticket] for ticket in tickets]
+        while len(completions) < len(request_ids):
+            completions |= self.wait([request_id for request_id in request_ids if request_id not in completions])
+        return [completions[request_id] for request_id in request_ids]
 
     @abstractmethod
-    def rest(self) -> None:
-        """Gives back its memory, because the weights are about to change; what is in flight will begin again."""
+    def release_cache(self) -> None:
+        """Frees the KV cache, because the weights are about to change; unfinished requests are computed again."""
 
     @abstractmethod
     def _advance(self) -> None:
-        """One pass: every row that is in gets its next token."""
+        """One pass: every running row samples its next token."""

@@ -1,4 +1,4 @@
-"""The engine that is right for every architecture: each token is a whole forward pass, and nothing is kept."""
+"""The engine that is right for every architecture: each token is a whole forward pass, and nothing is cached."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import torch
 from torch import Tensor
 
 from lmgym.engines.local_engine import LocalEngine
-from lmgym.engines.row import Row, choose
+from lmgym.engines.row import Row, sample_next_tokens
 from lmgym.models.language_model import LanguageModel
 
 
 class PlainEngine(LocalEngine):
     """Recomputes everything: slow, and the ground truth of every faster engine."""
 
-    def __init__(self, model: LanguageModel, max_rows: int = 32) -> None:
+    def __init__(self, model: LanguageModel, max_running: int = 32) -> None:
         super().__init__(model)
-        self.max_rows = max_rows
+        self.max_running = max_running
 
-    def rest(self) -> None:
-        """There is nothing to give back: every pass reads everything again."""
+    def release_cache(self) -> None:
+        """There is no cache."""
 
     def _advance(self) -> None:
-        active = self._waiting[: self.max_rows]
-        choose(active, self._next_logits(active), self.model)
+        running = self._waiting[: self.max_running]
+        sample_next_tokens(running, self._next_logits(running), self.model)
         self._waiting = [row for row in self._waiting if not row.done]
 
     def _next_logits(self, rows: list[Row]) -> Tensor:

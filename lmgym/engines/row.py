@@ -1,8 +1,8 @@
-"""A request on its way, and how a batch of them takes its next tokens: the same for every engine."""
+"""A request that is being served, and how a batch of them samples its next tokens: the same for every local engine."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,49 +16,47 @@ from lmgym.models.language_model import LanguageModel
 
 @dataclass(eq=False)
 class Row:
-    """A request on its way: all it has read and written, and where its randomness stands."""
+    """A request that is being served: its prompt and sampled tokens, and the state of its random stream."""
 
-    ticket: int
+    request_id: int
     request: Request
     tokens: list[int]
+    """The prompt and what was sampled after it."""
     completion: Completion
     uniforms: np.random.Generator
     done: bool = False
 
     @classmethod
-    def start(cls, ticket: int, request: Request) -> Row:
-        """A row that has written nothing yet."""
-        return cls(ticket, request, list(request.prompt), Completion(), uniform_stream(request.seed))
+    def start(cls, request_id: int, request: Request) -> Row:
+        """A row that has sampled nothing yet."""
+        uniforms = uniform_stream(request.seed, request.draws)
+        return cls(request_id, request, list(request.prompt), Completion(), uniforms)
 
-    def accept(self, token: int, logprob: float, model: LanguageModel) -> None:
-        """Writes a sampled token, and behind it what the watcher forces, as far as the budget goes."""
-        written = self.completion
-        if not written.token_ids:
-            written.policy_version = model.version
-        self._write(token, logprob, 1)
-        verdict = None if token in model.stop_ids else self.request.watch(written.token_ids)
-        if verdict is None or verdict.stop:
-            written.finish_reason, self.done = "stop", True
-            return
-        for forced in verdict.force[: self.request.max_tokens - len(written.token_ids)]:
-            self._write(forced, 0.0, 0)
-        self.done = len(written.token_ids) >= self.request.max_tokens
-
-    def _write(self, token: int, logprob: float, mask: int) -> None:
+    def append(self, token: int, logprob: float, eos_ids: Collection[int], policy_version: int) -> None:
+        """Adds a sampled token and notes whether it is the last one."""
+        completion = self.completion
+        if not completion.token_ids:
+            completion.policy_version = policy_version
         self.tokens.append(token)
-        self.completion.token_ids.append(token)
-        self.completion.logprobs.append(logprob)
-        self.completion.mask.append(mask)
+        completion.token_ids.append(token)
+        completion.logprobs.append(logprob)
+        if token in eos_ids:
+            completion.finish, self.done = "eos", True
+        elif token in self.request.stop_ids:
+            completion.finish, self.done = "stop", True
+        else:
+            self.done = len(completion.token_ids) >= self.request.max_tokens
 
 
-def choose(rows: Sequence[Row], logits: Tensor, model: LanguageModel) -> None:
-    """Samples for every row from logits [rows, vocabulary] and lets it accept what was drawn."""
+def sample_next_tokens(rows: Sequence[Row], logits: Tensor, model: LanguageModel) -> None:
+    """Samples a token for every row from logits [rows, vocabulary] and appends it."""
     if logits.device.type == "mps":
         logits = logits.cpu()  # exact sampling adds up in float64, which MPS does not have
+    eos_ids = model.eos_ids
     for distribution in dict.fromkeys(row.request.distribution for row in rows):
         alike = [index for index, row in enumerate(rows) if row.request.distribution == distribution]
         some = logits if len(alike) == len(rows) else logits[alike]
         uniforms = torch.from_numpy(np.stack([rows[index].uniforms.random(2) for index in alike]))
         tokens, logprobs = choose_tokens(some, distribution, uniforms.to(logits.device))
         for index, token, logprob in zip(alike, tokens.tolist(), logprobs.tolist(), strict=True):
-            rows[index].accept(token, logprob, model)
+            rows[index].append(token, logprob, eos_ids, model.version)

@@ -47,6 +47,8 @@ def _find(cumulative: Tensor, uniforms: Tensor) -> Tensor:
     return torch.minimum(place, last)[:, 0]
 
 
-def uniform_stream(seed: int) -> np.random.Generator:
-    """The source of a request's uniform numbers, two per sampled token."""
-    return np.random.Generator(np.random.Philox(seed))
+def uniform_stream(seed: int, draws: int = 0) -> np.random.Generator:
+    """The source of a request's uniform numbers, two per sampled token, behind those of so many tokens."""
+    stream = np.random.Generator(np.random.Philox(seed))
+    stream.random(2 * draws)
+    return stream

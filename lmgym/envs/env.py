@@ -15,7 +15,7 @@ from gymnasium.error import ResetNeeded
 from lmgym.envs.random_sources import is_random_source, reseed
 from lmgym.errors import UserError
 from lmgym.rewards.reward import checked_reward
-from lmgym.types import END_OF_TURN, Problem, State
+from lmgym.types import Action, Finish, Problem, State
 
 EnvType = TypeVar("EnvType", bound="Env")
 
@@ -111,8 +111,8 @@ class Env(gymnasium.Env[State, str]):
         return self._state
 
     @abstractmethod
-    def respond(self, state: State, text: str, ended: bool) -> Response:
-        """Says what follows `text`, which `state.messages` hold already; `ended` if the policy closed its turn."""
+    def respond(self, state: State, text: str, finish: Finish) -> Response:
+        """Says what follows `text`, which `state.messages` hold already, and which ended as `finish` says."""
 
     def opening(self, problem: Problem) -> str:
         """Gives the first message of an episode; override it to set a game up."""
@@ -130,17 +130,21 @@ class Env(gymnasium.Env[State, str]):
         self._state = first_state(problem, self.opening(problem))
         return self._state, {}
 
-    def step(self, action: str) -> tuple[State, float, bool, bool, dict[str, Any]]:
-        """Adds the policy's text to the conversation and gives the state, reward, terminated, truncated and info."""
+    def step(self, action: str | Action) -> tuple[State, float, bool, bool, dict[str, Any]]:
+        """Adds the policy's text to the conversation and gives the state, reward, terminated, truncated and info.
+
+        An `Action` says how it ended; a text alone has the finish "stop".
+        """
         before = self.state
-        if not isinstance(action, str):
-            raise UserError(f"An action is a text, but step() was given {type(action).__name__}.")
-        said = before.after(action)
-        response = self.respond(said, action.replace(END_OF_TURN, ""), ended=END_OF_TURN in action)
+        if isinstance(action, str):
+            action = Action(action)
+        if not isinstance(action, Action):
+            raise UserError(f"An action is a text or an lmgym.Action, but step() was given {type(action).__name__}.")
+        response = self.respond(before.after(action.text), action.text, action.finish)
         if not isinstance(response, Response):
             raise UserError(f"{type(self).__name__}.respond gave {response!r:.60}: it must return an lmgym.Response.")
         reward = checked_reward(response.reward, self.respond, before.problem)
-        state = before.after(action, response.reply)
+        state = before.after(action.text, response.reply)
         self._state = None if response.terminated or response.truncated else state
         return state, reward, response.terminated, response.truncated, response.info
 

@@ -11,7 +11,7 @@ from lmgym.errors import UserError
 from lmgym.rewards.final_answer import AnswerForm, FinalAnswer, FreeAnswer, NumberAnswer, grade
 from lmgym.rewards.reward import Reward, checked_reward
 from lmgym.rewards.steps import StepReward
-from lmgym.types import Problem, State
+from lmgym.types import Finish, Problem, State
 
 
 class MathEnv(Env):
@@ -46,14 +46,18 @@ class MathEnv(Env):
         """One sentence that says how to state the answer, for a system prompt."""
         return self.answer_form.instruction
 
-    def respond(self, state: State, text: str, ended: bool) -> Response:
-        """Waits for the next line until the answer, the end of the turn or the last step, and then grades."""
+    def respond(self, state: State, text: str, finish: Finish) -> Response:
+        """Waits for the next line until the answer, the end of the turn or a limit, and then grades what is there.
+
+        An answer that its token budget cut off truncates the episode, unless the final answer is already out.
+        """
         solution = state.messages[-1]["content"]
         reward = 0.0
         if self.step_reward:
             reward = checked_reward(self.step_reward(self.state, text, state), self.step_reward, state.problem)
-        terminated = ended or not self.stepwise or self.answer_form.strict(solution) is not None
-        truncated = not terminated and state.turn >= self.max_steps
+        ended = finish == "eos" or (finish == "stop" and not self.stepwise)
+        terminated = ended or self.answer_form.strict(solution) is not None
+        truncated = not terminated and (finish == "length" or state.turn >= self.max_steps)
         if not terminated and not truncated:
             return Response(reward=reward)
         reward += checked_reward(self.reward(state.problem, solution), self.reward, state.problem)

@@ -44,7 +44,7 @@ class VectorEnv:
 
     def _step(self, action: Action) -> Step:
         env, state = self._live.pop(action.episode)
-        reached, reward, terminated, truncated, info = env.step(action.text)
+        reached, reward, terminated, truncated, info = env.step(action)
         next_state = replace(
             reached,
             tokens=action.prompt_ids + action.token_ids,

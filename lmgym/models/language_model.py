@@ -68,8 +68,8 @@ class LanguageModel:
             return self.logit_transform.apply_(self.head(hidden))
 
     @property
-    def stop_ids(self) -> frozenset[int]:
-        """The end-of-sequence ids of the tokenizer and of the generation config."""
+    def eos_ids(self) -> frozenset[int]:
+        """The ids that end a turn: the tokenizer's and the generation config's end tokens."""
         configured = getattr(self.network.generation_config, "eos_token_id", None)
         ids = {self.tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])}
         return frozenset(identifier for identifier in ids if identifier is not None)

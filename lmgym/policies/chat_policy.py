@@ -8,10 +8,10 @@ from lmgym.engines.engine import Engine
 from lmgym.models.distribution import Distribution
 from lmgym.models.language_model import LanguageModel
 from lmgym.models.loading import load_model
-from lmgym.policies.llm_policy import LLMPolicy
+from lmgym.policies.llm_policy import RECENT, LLMPolicy
 from lmgym.policies.plain_prompt import NEXT_PROBLEM, begins_next_problem
 from lmgym.policies.system_prompts import load_system_prompt
-from lmgym.types import END_OF_TURN, Message, Problem, State
+from lmgym.types import Finish, Message, Problem, State
 
 PLACEHOLDER = "\u2402"
 
@@ -50,13 +50,13 @@ class ChatPolicy(LLMPolicy):
         reply: Message = {"role": "user", "content": state.reply}
         question: Message = {"role": "user", "content": ""}
         text = self.render_chat((question, said, reply)).split(PLACEHOLDER, 1)[1]
-        if self.is_plain and begins_next_problem(self.recent(state.tokens)):
+        if self.is_plain and begins_next_problem(self.decode(state.tokens[-RECENT:])):
             text = text.partition(NEXT_PROBLEM)[2]  # a base model has written the beginning of it itself
         between = self.encode(text)
         # The model may have written its end token itself.
-        ended = state.tokens[-1] in self.model.stop_ids
+        ended = state.tokens[-1] in self.model.eos_ids
         return between[1:] if ended and between and between[0] == state.tokens[-1] else between
 
-    def demonstration(self, state: State) -> str:
-        """The whole solution, and then silence."""
-        return state.problem.solution + END_OF_TURN
+    def demonstration(self, state: State) -> tuple[str, Finish]:
+        """The whole solution."""
+        return state.problem.solution, "eos"

@@ -6,20 +6,28 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar
 
-from lmgym.engines.engine import STOP, Engine, Verdict
+from lmgym.engines.engine import Engine
 from lmgym.models.distribution import Distribution
 from lmgym.models.language_model import LanguageModel
 from lmgym.models.loading import load_model
 from lmgym.policies.llm_policy import LLMPolicy
 from lmgym.policies.scripted_policy import gold_line
 from lmgym.policies.system_prompts import load_system_prompt
-from lmgym.types import END_OF_TURN, Problem, State
+from lmgym.types import Finish, Problem, State
+
+BEGUN_ANSWER = re.compile(r"[ \t]*[Tt]he answer is:[ \t$\-\d,.%\ufffd]*$")
+"""A line that may still become a finished answer; U+FFFD is half a character."""
 
 FINISHED_ANSWER = re.compile(r"[ \t]*[Tt]he answer is:[ \t]*\$?-?\d[\d,]*(\.\d+)?[%.]?\s$")
 """A line that is an answer and a space behind it: the number is complete, and nothing else stands there yet."""
 
 LONGEST_ANSWER = 128
 """A line of more ids than this is no answer."""
+
+LINE_END = "\n"
+COLON = ":"
+WHITE_SPACE = "[\\s\ufffd]$"
+"""Patterns of token texts; the second half of a character may make it a white space."""
 
 
 class FewShotLLMStepwiseMathPolicy(LLMPolicy):
@@ -53,16 +61,23 @@ class FewShotLLMStepwiseMathPolicy(LLMPolicy):
         """Nothing stands between two lines of one solution but what the environment says aloud."""
         return self.encode(state.reply)
 
-    def demonstration(self, state: State) -> str:
+    def demonstration(self, state: State) -> tuple[str, Finish]:
         """The next line of the solution; the turn ends with its last one."""
         lines = state.problem.solution.split("\n")
         last = state.turn >= len(lines) - 1
-        return gold_line(state) + (END_OF_TURN if last else "\n")
+        return (gold_line(state), "eos") if last else (gold_line(state) + "\n", "stop")
 
-    def watch(self, ids: Sequence[int]) -> Verdict:
-        """Stops at the end of a line, or as soon as the answer is out."""
-        recent = self.recent(ids)
-        may_be_answer = recent[-1:].isspace() and len(ids) <= LONGEST_ANSWER
-        if "\n" in recent or (may_be_answer and FINISHED_ANSWER.match(self.decode(ids))):
-            return STOP
-        return super().watch(ids)
+    def stop_ids(self, written: Sequence[int]) -> frozenset[int]:
+        """Also the end of a line, the colon of an answer and, behind that one, white space."""
+        ids = super().stop_ids(written) | self.token_text.matching(LINE_END) | self.token_text.matching(COLON)
+        if written and BEGUN_ANSWER.match(self.decode(written)):
+            ids |= self.token_text.matching(WHITE_SPACE)
+        return ids
+
+    def tool_output(self, written: Sequence[int]) -> tuple[int, ...] | None:
+        """Also ends the action at the end of a line, or as soon as the answer is out."""
+        if written[-1] in self.token_text.matching(LINE_END):
+            return None
+        if len(written) <= LONGEST_ANSWER and FINISHED_ANSWER.match(self.decode(written)):
+            return None
+        return super().tool_output(written)

@@ -9,18 +9,20 @@ from dataclasses import replace
 from typing import ClassVar
 
 from lmgym.calculator import MAX_CHARACTERS, calculate, open_expression
-from lmgym.engines.engine import GO_ON, STOP, Completion, Engine, Request, Verdict
+from lmgym.engines.engine import Completion, Engine
 from lmgym.engines.plain_engine import PlainEngine
 from lmgym.engines.torch.engine import TorchEngine
 from lmgym.errors import UserError
 from lmgym.models.distribution import Distribution
 from lmgym.models.language_model import LanguageModel
+from lmgym.policies.partial_action import PartialAction
 from lmgym.policies.plain_prompt import NEXT_PROBLEM, before_next_problem, begins_next_problem, render_plain
 from lmgym.policies.policy import Policy
-from lmgym.types import END_OF_TURN, NOBODY, Action, Message, Problem, State
+from lmgym.policies.token_text import TokenText, token_text
+from lmgym.types import OFF_POLICY, Action, Finish, Message, Problem, State
 
 RECENT = 16
-"""How many of the last ids are decoded after each token, to see whether anything is to be done."""
+"""How many of the last ids are decoded to see how a text ends, at a cost that does not grow with the text."""
 
 
 class LLMPolicy(Policy):
@@ -50,7 +52,8 @@ class LLMPolicy(Policy):
         self.distribution = distribution
         self.calculator = calculator
         self.engine = engine or _engine_for(model)
-        self._writing: dict[int, tuple[State, Request]] = {}
+        self._writing: dict[int, PartialAction] = {}
+        """By request id, the actions that the engine is sampling."""
 
     def get_actions(self, states: Sequence[State], temperature: float | None = None) -> list[Action]:
         """Continues every conversation and waits for them all."""
@@ -64,48 +67,70 @@ class LLMPolicy(Policy):
         return [action for _, action in self._written(states, temperature)]
 
     def _written(self, states: Sequence[State], temperature: float | None) -> list[tuple[State, Action]]:
-        """Asks for what is new, abandons what is no longer wanted, and waits until something is ready."""
+        """Asks for what is new, cancels what is no longer wanted, and waits until an action is whole."""
         distribution = self.distribution if temperature is None else replace(self.distribution, temperature=temperature)
         wanted = {id(state): state for state in states}
-        self._abandon(
+        self._cancel(
             [
-                ticket
-                for ticket, (state, request) in self._writing.items()
-                if request.distribution != distribution or wanted.pop(id(state), None) is None
+                request_id
+                for request_id, partial in self._writing.items()
+                if partial.distribution != distribution or wanted.pop(id(partial.state), None) is None
             ]
         )
-        asked = [(state, self._request(state, distribution)) for state in wanted.values()]
-        full = [(state, request) for state, request in asked if request.max_tokens <= 0]
+        begun = [self._begin(state, distribution) for state in wanted.values()]
+        full = [partial for partial in begun if partial.left <= 0]
         if full:  # the context is used up: there is nothing to wait for
-            return [
-                (state, self._action(state, request, Completion(policy_version=self.model.version)))
-                for state, request in full
-            ]
-        tickets = self.engine.submit([request for _, request in asked])
-        self._writing |= dict(zip(tickets, asked, strict=True))
-        completions = self.engine.finished(self._writing)
-        done = [(*self._writing.pop(ticket), completion) for ticket, completion in completions.items()]
-        return [(state, self._action(state, request, completion)) for state, request, completion in done]
+            return [(partial.state, self._action(partial, "length")) for partial in full]
+        self._ask(begun)
+        whole: list[tuple[State, Action]] = []
+        while self._writing and not whole:
+            completions = self.engine.wait(self._writing)
+            received = [(self._writing.pop(request_id), completion) for request_id, completion in completions.items()]
+            finishes = [(partial, self._receive(partial, completion)) for partial, completion in received]
+            self._ask([partial for partial, finish in finishes if finish is None])
+            whole = [(partial.state, self._action(partial, finish)) for partial, finish in finishes if finish]
+        return whole
 
-    def _abandon(self, tickets: Sequence[int]) -> None:
-        """What an interrupted rollout left behind must not come back as somebody's action."""
-        self.engine.cancel(tickets)
-        for ticket in tickets:
-            del self._writing[ticket]
+    def _begin(self, state: State, distribution: Distribution) -> PartialAction:
+        prompt = self.prompt_ids(state)
+        budget = min(self.max_tokens, self.model.context_length - len(prompt))
+        return PartialAction(state, prompt, budget, distribution, self.model.version)
 
-    def rest(self) -> None:
-        """Lets the engine give back its keys and values."""
-        self.engine.rest()
+    def _ask(self, partials: Sequence[PartialAction]) -> None:
+        """Lets the engine go on with actions up to where something may have to be done."""
+        requests = [partial.request(self.stop_ids(partial.token_ids)) for partial in partials]
+        self._writing |= dict(zip(self.engine.submit(requests), partials, strict=True))
 
-    def stranger(self, model: LanguageModel) -> LLMPolicy:
-        """The same way of prompting and acting with another model, whose episodes are never taken for the policy's.
+    def _receive(self, partial: PartialAction, completion: Completion) -> Finish | None:
+        """Appends a completion and what a tool adds to it; says how the action ended, or None if it goes on."""
+        partial.sampled(completion)
+        if completion.finish != "stop":
+            return completion.finish
+        forced = self.tool_output(partial.token_ids)
+        if forced is None:
+            return "stop"
+        partial.force(forced)
+        return None if partial.left > 0 else "length"
 
-        It is asked in the policy's own chat template, because the policy will have to answer to that.
+    def _cancel(self, request_ids: Sequence[int]) -> None:
+        """What an interrupted rollout left behind must not come back as an action of another one."""
+        self.engine.cancel(request_ids)
+        for request_id in request_ids:
+            del self._writing[request_id]
+
+    def release_cache(self) -> None:
+        """Lets the engine free its KV cache."""
+        self.engine.release_cache()
+
+    def with_model(self, model: LanguageModel) -> LLMPolicy:
+        """The same prompting and acting with another model, whose episodes are marked as off-policy.
+
+        It is prompted in this policy's chat template, because this policy learns from what it writes.
         """
-        twin = copy.copy(self)
-        model.version, model.tokenizer = NOBODY, self.model.tokenizer
-        twin.model, twin.engine, twin._writing = model, _engine_for(model), {}
-        return twin
+        policy = copy.copy(self)
+        policy.model = replace(model, version=OFF_POLICY, tokenizer=self.model.tokenizer)
+        policy.engine, policy._writing = _engine_for(policy.model), {}
+        return policy
 
     def prompt_ids(self, state: State) -> tuple[int, ...]:
         """The ids to continue: all that was read and written, and the environment's reply, encoded once."""
@@ -127,8 +152,8 @@ class LLMPolicy(Policy):
         """The ids that stand between the last action and the next one."""
 
     @abstractmethod
-    def demonstration(self, state: State) -> str:
-        """What this policy would have to say next to follow the problem's own solution."""
+    def demonstration(self, state: State) -> tuple[str, Finish]:
+        """What this policy would have to write next to follow the problem's own solution, and how that ends."""
 
     def opening_messages(self, messages: Sequence[Message]) -> list[Message]:
         """The system prompt and the worked examples before the conversation itself."""
@@ -161,45 +186,40 @@ class LLMPolicy(Policy):
         """Whether prompts are plain text, because the model has no chat template."""
         return not self.model.tokenizer.chat_template
 
-    def recent(self, ids: Sequence[int]) -> str:
-        """The text of the last few ids: enough to see how it ends, at a cost that does not grow with it."""
-        return self.decode(ids[-RECENT:])
+    @property
+    def token_text(self) -> TokenText:
+        """The text of each id, from which stop ids are found."""
+        return token_text(self.model.tokenizer)
 
-    def watch(self, ids: Sequence[int]) -> Verdict:
-        """After each sampled token: where an expression waits for its value, the calculator writes it."""
-        recent = self.recent(ids)
-        if self.is_plain and NEXT_PROBLEM in recent and begins_next_problem(self.decode(ids)):
-            return STOP
-        if not (self.calculator and recent.endswith("=")):
-            return GO_ON
-        expression = open_expression(self.decode(ids[-MAX_CHARACTERS:]))
+    def stop_ids(self, written: Sequence[int]) -> frozenset[int]:
+        """The ids at which the engine stops and `tool_output` is asked; `written` is what the action holds so far."""
+        ids: frozenset[int] = frozenset()
+        if self.calculator:
+            ids |= self.token_text.matching("=$")
+        if self.is_plain:
+            ids |= self.token_text.matching(":")
+        return ids
+
+    def tool_output(self, written: Sequence[int]) -> tuple[int, ...] | None:
+        """What follows a stop id: ids to force into the text, none to just go on, or None where the action ends.
+
+        Where an expression waits for its value, the calculator writes it.
+        """
+        if self.is_plain and self._begins_next_problem(written):
+            return None
+        expression = open_expression(self.decode(written[-MAX_CHARACTERS:])) if self.calculator else None
         result = calculate(expression) if expression is not None else None
-        return GO_ON if result is None else Verdict(force=self.encode(f"{result}>>"))
+        return () if result is None else self.encode(f"{result}>>")
 
-    def _request(self, state: State, distribution: Distribution) -> Request:
-        prompt = self.prompt_ids(state)
-        budget = min(self.max_tokens, self.model.context_length - len(prompt))
-        # Each turn of an episode draws from its own stream, so that a turn can be repeated alone.
-        return Request(prompt, budget, distribution, seed=state.seed * 1_000_003 + state.turn, watch=self.watch)
+    def _begins_next_problem(self, written: Sequence[int]) -> bool:
+        return NEXT_PROBLEM in self.decode(written[-RECENT:]) and begins_next_problem(self.decode(written))
 
-    def _action(self, state: State, request: Request, completion: Completion) -> Action:
-        ids = completion.token_ids
-        ended = bool(ids) and ids[-1] in self.model.stop_ids
-        text = self.decode(ids[:-1] if ended else ids)
+    def _action(self, partial: PartialAction, finish: Finish) -> Action:
+        """The action of all that was written; its text has no end token, and no beginning of another problem."""
+        text = self.decode(partial.token_ids[:-1] if finish == "eos" else partial.token_ids)
         if self.is_plain and begins_next_problem(text):
-            text, ended = before_next_problem(text), True
-        if ended or completion.finish_reason == "length":
-            text += END_OF_TURN
-        return Action(
-            text=text,
-            prompt_ids=request.prompt,
-            token_ids=tuple(ids),
-            logprobs=tuple(completion.logprobs),
-            mask=tuple(completion.mask),
-            finish_reason=completion.finish_reason,
-            policy_version=completion.policy_version,
-            episode=state.episode,
-        )
+            text, finish = before_next_problem(text), "eos"
+        return partial.action(text, finish)
 
 
 def _engine_for(model: LanguageModel) -> Engine:

@@ -15,8 +15,8 @@ class Policy(ABC):
     def get_actions(self, states: Sequence[State], temperature: float | None = None) -> list[Action]:
         """One action per state; `temperature` overrides the policy's own, and 0 is greedy."""
 
-    def rest(self) -> None:  # noqa: B027 - most policies hold nothing
-        """Gives back the memory that acting took, because learning comes next."""
+    def release_cache(self) -> None:  # noqa: B027 - most policies hold nothing
+        """Frees the memory that acting took, because learning comes next."""
 
     def next_actions(self, states: Sequence[State], temperature: float | None = None) -> list[Action]:
         """The actions that are ready, at least one: a loop gives all its states each time and need not wait for all.

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from lmgym.policies.policy import Policy
 from lmgym.types import Action, State
 
 
 class ScriptedPolicy(Policy):
-    """Acts by a function from state to text."""
+    """Acts by a function from state to text, or to an action where it matters how that ends."""
 
-    def __init__(self, script: Callable[[State], str]) -> None:
+    def __init__(self, script: Callable[[State], str | Action]) -> None:
         self.script = script
 
     def get_actions(self, states: Sequence[State], temperature: float | None = None) -> list[Action]:
         """Asks the script in every state; a script has no temperature."""
-        return [Action(self.script(state), episode=state.episode) for state in states]
+        said = [self.script(state) for state in states]
+        actions = [Action(each) if isinstance(each, str) else each for each in said]
+        return [replace(action, episode=state.episode) for state, action in zip(states, actions, strict=True)]
 
 
 def gold_line(state: State) -> str:

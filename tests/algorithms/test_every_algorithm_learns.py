@@ -133,8 +133,8 @@ def test_the_critic_comes_to_know_what_to_expect():
     """Always rewarded, so the value of every state is 1, whatever the policy does."""
 
     class Certain(Vowel):
-        def respond(self, state, text, ended):
-            return replace(super().respond(state, text, ended), reward=1.0)
+        def respond(self, state, text, finish):
+            return replace(super().respond(state, text, finish), reward=1.0)
 
     algorithm = train("ppo", Certain(TRAIN), critic="model", iterations=25, critic_learning_rate=1e-2, value_clip=0.0)
     batch = Batch.from_episodes(algorithm.buffer.of_iteration(24))
@@ -163,8 +163,8 @@ def test_an_entropy_bonus_keeps_the_entropy_up():
     """With no reward to gain, only the bonus moves the policy."""
 
     class Nothing(Vowel):
-        def respond(self, state, text, ended):
-            return replace(super().respond(state, text, ended), reward=0.0)
+        def respond(self, state, text, finish):
+            return replace(super().respond(state, text, finish), reward=0.0)
 
     peaked = tiny_model(size=32)
     with torch.no_grad():
@@ -187,8 +187,8 @@ def test_dapo_samples_on_until_enough_groups_teach_something():
     class Rare(Vowel):
         """Fifteen problems in sixteen give nobody anything."""
 
-        def respond(self, state, text, ended):
-            response = super().respond(state, text, ended)
+        def respond(self, state, text, finish):
+            response = super().respond(state, text, finish)
             return response if int(state.problem.id) % 16 == 0 else replace(response, reward=0.0)
 
     problems = [Problem(str(index), f"Q{index}", "a") for index in range(64)]
@@ -204,7 +204,7 @@ def test_dapo_samples_on_until_enough_groups_teach_something():
 class Alike(Vowel):
     """Every episode earns the same, but they are one or two turns long."""
 
-    def respond(self, state, text, ended):
+    def respond(self, state, text, finish):
         over = state.turn == 2 or self.np_random.random() < 0.5
         return Response(float(over), terminated=over)
 
@@ -221,7 +221,7 @@ def test_dapo_trims_what_teaches_beyond_the_groups_that_were_asked_for():
     class Half(Vowel):
         """The lot decides, but the first problem of an iteration always earns the same."""
 
-        def respond(self, state, text, ended):
+        def respond(self, state, text, finish):
             return Response(float(state.problem.id != first and self.np_random.random() < 0.5), terminated=True)
 
     learnt = []

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 from hand_made import Turn, make_episode
-
 from lmgym.algorithms.learning_signal import without_signal
+
 from lmgym.types import Episode
 
 
 def episode(reward: float, *, group: int = 0, cut: bool = False, **graded: bool) -> Episode:
     made = make_episode(Turn([1], [2], [1], reward), group=group)
     last = made.steps[-1]
-    action = replace(last.action, finish_reason="length" if cut else "stop")
+    action = replace(last.action, finish="length" if cut else "stop")
     return replace(made, steps=(replace(last, action=action, info=dict(graded)),))
 
 

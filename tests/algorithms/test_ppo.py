@@ -11,7 +11,7 @@ from tabular import SEQUENCES, bare, batch_of, critic_of, table
 from lmgym.algorithms.ppo import PPO, PPOConfig
 from lmgym.envs.env import Env, Response
 from lmgym.errors import UserError
-from lmgym.types import State
+from lmgym.types import Finish, State
 
 REWARDS = torch.rand(len(SEQUENCES), 2, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
 VALUES = torch.tensor([[0, 0.3, 0.5], [0, 0.1, 0.9]], dtype=torch.float64)
@@ -38,7 +38,7 @@ def test_truncation_reaches_the_batch_from_the_environment():
     class Endless(Env):
         """Two turns and then no more; even problems end by themselves."""
 
-        def respond(self, state: State, text: str, ended: bool) -> Response:
+        def respond(self, state: State, text: str, finish: Finish) -> Response:
             over = state.turn == 2
             natural = int(state.problem.id) % 2 == 0
             return Response(0.0, reply="on", terminated=over and natural, truncated=over and not natural)

@@ -13,7 +13,7 @@ from tabular import bare
 from lmgym.algorithms.registry import find_algorithm
 from lmgym.envs.env import Env, Response
 from lmgym.learning.batch import Batch
-from lmgym.types import Episode, State
+from lmgym.types import Episode, Finish, State
 
 SIZE, GROUPS = 8, 800
 
@@ -56,7 +56,7 @@ def test_a_coin_toss_prefers_no_token(name, settings, sign):
 
 def test_the_seed_of_the_real_loop_reaches_the_batch():
     class Toss(Env):
-        def respond(self, state: State, text: str, ended: bool) -> Response:
+        def respond(self, state: State, text: str, finish: Finish) -> Response:
             return Response(float(self.np_random.random() < 0.5), terminated=True)
 
     kind, seen = find_algorithm("online-dpo"), []

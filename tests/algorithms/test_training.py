@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import tiny_model, tiny_tokenizer
+from lmgym.algorithms.with_reference import WithReference
 from small_tasks import TEST, TRAIN, Nothing, Remembering, TwoTurns, Uneven, Vowel, chat, rewards
 
 from lmgym.algorithms.registry import find_algorithm
 from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
 from lmgym.algorithms.reinforce_stable import ReinforceStable, ReinforceStableConfig
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
-from lmgym.algorithms.with_reference import WithReference
 from lmgym.buffer import read_episodes
 from lmgym.engines.engine import GO_ON, Verdict
 from lmgym.envs.env import Env, Response
@@ -31,7 +31,7 @@ from lmgym.models.lora import LoraSettings
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
 from lmgym.runs.checkpoint import newest_checkpoint
-from lmgym.types import State
+from lmgym.types import Finish, State
 
 
 def shake(model: LanguageModel) -> None:
@@ -156,7 +156,7 @@ def test_a_new_silence_is_said_again():
     class Now(Vowel):
         """Rewards by lot, in every second iteration."""
 
-        def respond(self, state: State, text: str, ended: bool) -> Response:
+        def respond(self, state: State, text: str, finish: Finish) -> Response:
             lot = float(algorithm.iteration % 2 == 1 and self.np_random.random() < 0.5)
             return Response(reward=lot, terminated=True)
 
@@ -211,9 +211,10 @@ def test_the_stepwise_policy_learns_line_by_line():
     class Digit(Env):
         """Lines until one has a digit, three at the most; a digit earns 1."""
 
-        def respond(self, state: State, text: str, ended: bool) -> Response:
+        def respond(self, state: State, text: str, finish: Finish) -> Response:
             found = any(letter.isdigit() for letter in text)
-            return Response(float(found), terminated=found or ended, truncated=state.turn == 3 and not (found or ended))
+            over = found or finish != "stop"
+            return Response(float(found), terminated=over, truncated=state.turn == 3 and not over)
 
     policy = FewShotLLMStepwiseMathPolicy(tiny_model(size=32), (), "", max_line_tokens=2)
     algorithm = learn(config(iterations=20), policy, Digit(TRAIN))
@@ -244,7 +245,7 @@ def test_old_episodes_do_not_count_in_the_gap_between_sampler_and_learner():
     class Once(Env):
         """Only the first iteration's problems earn anything, so later only replayed episodes have an advantage."""
 
-        def respond(self, state: State, text: str, ended: bool) -> Response:
+        def respond(self, state: State, text: str, finish: Finish) -> Response:
             return Response(float(state.seed == 0 and text < "Q" and state.problem.id in early), terminated=True)
 
     algorithm = ReinforceStable(
@@ -512,8 +513,8 @@ def test_episodes_on_disk_are_those_of_the_run(tmp_path):
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_every_group_is_held_to_the_reference_or_only_those_with_an_advantage_but_all_are_measured(everywhere):
     class OneProblemCounts(Vowel):
-        def respond(self, state: State, text: str, ended: bool) -> Response:
-            response = super().respond(state, text, ended)
+        def respond(self, state: State, text: str, finish: Finish) -> Response:
+            response = super().respond(state, text, finish)
             return response if state.problem is TRAIN[0] else replace(response, reward=0.0)
 
     asked = []

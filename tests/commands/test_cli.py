@@ -762,7 +762,7 @@ class Echo(lmgym.Env):
     def __init__(self, split: str = "train", letters: str = "ab") -> None:
         super().__init__([lmgym.Problem(f"{split}/{letter}", f"{split}: say {letter}", letter) for letter in letters])
 
-    def respond(self, state, text, ended):
+    def respond(self, state, text, finish):
         return lmgym.Response(reward=0.25 + text.count(state.problem.answer), terminated=True)
 
 def shortness(problem: lmgym.Problem, answer: str) -> float:

@@ -13,7 +13,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
 import lmgym
-from lmgym import END_OF_TURN, Env, Problem, Response, State, UserError
+from lmgym import Action, Env, Finish, Problem, Response, State, UserError
 from lmgym.envs import MathEnv, find
 from lmgym.rewards.steps import weighted
 
@@ -24,7 +24,7 @@ PROBLEM = Problem("p", "What is 2 + 3?", "5", "2+3 = <<2+3=5>>5\nThe answer is: 
 class GuessTheNumber(Env):
     """A game of several turns."""
 
-    def respond(self, state: State, text: str, ended: bool) -> Response:
+    def respond(self, state: State, text: str, finish: Finish) -> Response:
         if text == state.problem.answer:
             return Response(reward=1.0, reply="Yes!", terminated=True)
         return Response(reply="No, guess again.", truncated=state.turn == 3)
@@ -66,7 +66,7 @@ def test_an_unknown_reset_option_is_one_sentence():
 @pytest.mark.parametrize("kind", ["reward", "step_reward", "part", "respond"])
 def test_a_reward_that_is_no_number_is_a_sentence_with_its_name_the_problem_and_the_value(value, kind):
     class Silent(Env):
-        def respond(self, state: State, text: str, ended: bool) -> Response:
+        def respond(self, state: State, text: str, finish: Finish) -> Response:
             return Response(value)
 
     def my_reward(*arguments):
@@ -96,7 +96,7 @@ def test_any_kind_of_finite_number_is_a_reward(value):
 
 def test_an_environment_that_does_not_respond_is_one_sentence():
     class Mute(Env):
-        def respond(self, state, text, ended):
+        def respond(self, state, text, finish):
             return 1.0
 
     env = Mute([PROBLEM])
@@ -118,12 +118,33 @@ def test_stepping_needs_an_episode():
 def test_a_game_keeps_the_whole_conversation():
     env = GuessTheNumber([PROBLEM])
     env.reset()
-    state, reward, terminated, truncated, _ = env.step("4" + END_OF_TURN)
+    state, reward, terminated, truncated, _ = env.step(Action("4", finish="eos"))
     assert (reward, terminated, truncated, state.turn, state.reply) == (0.0, False, False, 1, "No, guess again.")
     state, reward, terminated, _, _ = env.step("5")
     assert (reward, terminated) == (1.0, True)
     assert [message["role"] for message in state.messages] == ["user", "assistant", "user", "assistant", "user"]
     assert [message["content"] for message in state.messages][1::2] == ["4", "5"]
+
+
+def test_an_environment_is_told_how_the_action_ended():
+    class Recording(Env):
+        def respond(self, state: State, text: str, finish: Finish) -> Response:
+            told.append((text, finish))
+            return Response()
+
+    told: list[tuple[str, Finish]] = []
+    env = Recording([PROBLEM])
+    env.reset()
+    for action in ("a", Action("b"), Action("c", finish="eos"), Action("d", finish="length")):
+        env.step(action)
+    assert told == [("a", "stop"), ("b", "stop"), ("c", "eos"), ("d", "length")]
+
+
+def test_an_action_that_is_no_text_is_one_sentence():
+    env = GuessTheNumber([PROBLEM])
+    env.reset()
+    with pytest.raises(UserError, match="a text or an lmgym.Action, but step\\(\\) was given int"):
+        env.step(5)
 
 
 def test_an_empty_dataset_is_one_sentence():
@@ -163,7 +184,7 @@ class Echo(lmgym.Env):
     def __init__(self, split="train", turns=1, greeting="hello"):
         super().__init__([lmgym.Problem(split, f"{greeting} {turns}", "")])
 
-    def respond(self, state, text, ended):
+    def respond(self, state, text, finish):
         return lmgym.Response(1.0, terminated=True)
 
 class WithoutSplits(Echo):

@@ -5,18 +5,19 @@ import random
 import pytest
 
 import lmgym
-from lmgym import END_OF_TURN, Problem, UserError
+from lmgym import Action, Problem, UserError
 from lmgym.envs import MathEnv
 from lmgym.rewards.final_answer import BoxedAnswer
 
 PROBLEM = Problem("p", "What is 2 + 3?", "5", "2+3 = <<2+3=5>>5\nThe answer is: 5")
 
 
-def play(env, index, solution):
-    """Plays a text through `step` and gives the total reward and the last step."""
+def play(env, index, *solution):
+    """Plays texts and actions through `step` and gives the total reward and the last step."""
     env.reset(options={"index": index})
     total = 0.0
-    for action in solution.split("\n") if env.stepwise else [solution]:
+    lines = [line for part in solution for line in (part.split("\n") if isinstance(part, str) else [part])]
+    for action in lines if env.stepwise else solution:
         state, reward, terminated, truncated, info = env.step(action)
         total += reward
         if terminated or truncated:
@@ -127,13 +128,41 @@ def test_lines_come_with_or_without_their_newline(newline):
 
 
 @pytest.mark.parametrize("stepwise", [True, False])
-def test_the_end_of_a_turn_ends_the_episode_and_is_never_said(stepwise):
+def test_the_end_of_a_turn_ends_the_episode(stepwise):
     env = MathEnv([PROBLEM], stepwise=stepwise)
     env.reset()
-    state, reward, terminated, truncated, info = env.step(f"I give up, 5.{END_OF_TURN}\n")
+    state, reward, terminated, truncated, info = env.step(Action("I give up, 5.\n", finish="eos"))
     assert (reward, terminated, truncated) == (0.0, True, False)
     assert info == {"correct": False, "lenient": True, "parsed": False, "answer": None, "lenient_answer": "5."}
-    assert END_OF_TURN not in str(state.messages)
+    assert state.messages[-1]["content"] == "I give up, 5."
+
+
+@pytest.mark.parametrize("marker", ["<|end|>", "<|im_end|>", "</s>", "<|stop|>"])
+def test_a_marker_that_the_model_types_is_text_and_ends_nothing(marker):
+    env = MathEnv([PROBLEM])
+    env.reset()
+    state, reward, terminated, truncated, _ = env.step(f"I give up, 5.{marker}\n")
+    assert (reward, terminated, truncated) == (0.0, False, False)
+    assert state.messages[-1]["content"] == f"I give up, 5.{marker}"
+
+
+@pytest.mark.parametrize("stepwise", [True, False])
+@pytest.mark.parametrize(
+    ("text", "reward", "terminated"),
+    [("The answer is: 5", 1.0, True), ("The answer is: 6", 0.0, True), ("5", 0.0, False)],
+)
+def test_an_action_cut_off_by_its_budget_truncates_unless_the_answer_is_out(stepwise, text, reward, terminated):
+    env = MathEnv([PROBLEM], stepwise=stepwise)
+    env.reset()
+    _, *outcome, info = env.step(Action(text, finish="length"))
+    assert outcome == [reward, terminated, not terminated]
+    assert info["parsed"] is terminated
+
+
+def test_an_action_cut_off_by_its_budget_is_graded_as_it_stands():
+    env = MathEnv([PROBLEM], reward=lambda problem, text: float(len(text)), stepwise=False)
+    env.reset()
+    assert env.step(Action("abc", finish="length"))[1:4] == (3.0, False, True)
 
 
 def test_running_out_of_steps_truncates_with_nothing():
@@ -161,7 +190,7 @@ def test_both_ways_of_acting_agree_on_any_text():
         stepwise, whole = (MathEnv([PROBLEM], form, stepwise=way, max_steps=50) for way in (True, False))
         for _ in range(300):
             text = "\n".join(generator.choices(lines, k=generator.randint(1, 8)))
-            reward, state, _, _ = play(stepwise, 0, text + "\n" + END_OF_TURN)
+            reward, state, _, _ = play(stepwise, 0, text, Action("", finish="eos"))
             # The first answer ends the episode line by line; a later box of a whole text would be the one that counts.
             said = state.messages[-1]["content"] if form else text
             assert reward == play(whole, 0, said)[0], text

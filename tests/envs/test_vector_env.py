@@ -16,7 +16,7 @@ from lmgym.envs.env import Env, Response
 from lmgym.envs.math_env import MathEnv
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.errors import UserError
-from lmgym.types import Action, Problem, State
+from lmgym.types import Action, Finish, Problem, State
 
 PROBLEMS = [Problem(str(index), f"Count to {index + 1}.", str(index + 1)) for index in range(4)]
 
@@ -24,7 +24,7 @@ PROBLEMS = [Problem(str(index), f"Count to {index + 1}.", str(index + 1)) for in
 class Countdown(Env):
     """Problem i takes i + 1 steps; the reply tells a number drawn from the episode's own random source."""
 
-    def respond(self, state: State, text: str, ended: bool) -> Response:
+    def respond(self, state: State, text: str, finish: Finish) -> Response:
         over = state.turn >= int(state.problem.answer)
         drawn = int(self.np_random.integers(1_000_000))
         return Response(reward=float(state.turn), reply=f"drawn {drawn}", terminated=over)
@@ -99,9 +99,9 @@ def test_the_same_seed_gives_the_same_episodes_and_another_seed_others():
 
 def test_ids_are_carried_from_turn_to_turn_and_the_environment_never_sees_them():
     class Nosy(Countdown):
-        def respond(self, state: State, text: str, ended: bool) -> Response:
+        def respond(self, state: State, text: str, finish: Finish) -> Response:
             assert state.tokens == self.state.tokens == ()
-            return super().respond(state, text, ended)
+            return super().respond(state, text, finish)
 
     envs = VectorEnv(Nosy(PROBLEMS))
     rounds = play(envs, envs.reset([0, 1]))
@@ -160,7 +160,7 @@ class OneGame(Env):
     def score(self) -> float:
         return float(len(self.game.moves))
 
-    def respond(self, state: State, text: str, ended: bool) -> Response:
+    def respond(self, state: State, text: str, finish: Finish) -> Response:
         assert self.same_game[0] is self.game
         self.game.moves.append(text)
         self.game.board["cells"][0][0] += text

@@ -16,7 +16,7 @@ from lmgym.policies.scripted_policy import ScriptedPolicy, gold_line
 from lmgym.runs import plotting
 from lmgym.runs.plotting import new_figure
 from lmgym.runs.tables import comparison_table, difference_line, evaluation_line
-from lmgym.types import END_OF_TURN, Problem, State
+from lmgym.types import Action, Finish, Problem, State
 
 PROBLEMS = [
     Problem(
@@ -43,16 +43,16 @@ def test_gold_solutions_score_everything():
 
 
 def test_a_mixture_of_answers_gives_exactly_its_shares():
-    def script(state: State) -> str:
+    def script(state: State) -> str | Action:
         answer = state.problem.answer
         return {
             0: f"The answer is: {answer}",  # strict and lenient
             1: f"The answer is: {answer}",
             2: "The answer is: -1",  # parsed and wrong
-            3: f"It must be {answer}{END_OF_TURN}",  # only lenient, unparsed
-            4: f"I do not know{END_OF_TURN}",  # unparsed
+            3: Action(f"It must be {answer}", finish="eos"),  # only lenient, unparsed
+            4: Action("I do not know", finish="eos"),  # unparsed
             5: "hm",  # never ends: unparsed and cut off
-            6: END_OF_TURN,  # silence
+            6: Action("", finish="eos"),  # silence
         }[number(state)]
 
     result = evaluate(ScriptedPolicy(script), env(), range(7))
@@ -71,7 +71,7 @@ def test_a_mixture_of_answers_gives_exactly_its_shares():
 
 
 def test_pass_at_k_and_majority_at_k_of_a_known_mixture():
-    def script(state: State) -> str:
+    def script(state: State) -> str | Action:
         right, sample = state.problem.answer, state.episode % 4
         answers = {
             0: [right, right, "1", "3"],  # most are right
@@ -82,7 +82,9 @@ def test_pass_at_k_and_majority_at_k_of_a_known_mixture():
             5: [None, None, None, None],
             6: ["1", "2", "3", "5"],
         }[number(state)]
-        return END_OF_TURN if answers[sample] is None else f"The answer is: {answers[sample]}"
+        if answers[sample] is None:
+            return Action("", finish="eos")
+        return f"The answer is: {answers[sample]}"
 
     result = evaluate(ScriptedPolicy(script), env(), range(7), samples=4, temperature=0.7)
     assert result.solved == (0.5, 0.25, 0.5, 0.5, 0.25, 0.0, 0.0)
@@ -189,7 +191,7 @@ def test_the_temperature_reaches_the_policy_and_greedy_is_the_default():
 
 def test_an_environment_that_does_not_grade_is_taken_at_its_reward():
     class Game(Env):
-        def respond(self, state: State, text: str, ended: bool) -> Response:
+        def respond(self, state: State, text: str, finish: Finish) -> Response:
             return Response(reward=1.0 if text == state.problem.answer else 0.5, terminated=True)
 
     policy = ScriptedPolicy(lambda state: state.problem.answer if number(state) else "no")
@@ -204,7 +206,7 @@ def rewarded(scores: dict[int, float], graded: bool = False) -> Evaluation:
     """Problems that earn what is said, where nothing or everything is called right or wrong."""
 
     class Scored(Env):
-        def respond(self, state: State, text: str, ended: bool) -> Response:
+        def respond(self, state: State, text: str, finish: Finish) -> Response:
             info = {"correct": scores[number(state)] > 0.5, "parsed": True} if graded else {}
             return Response(reward=scores[number(state)], terminated=True, info=info)
 

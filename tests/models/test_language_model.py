@@ -51,7 +51,7 @@ def test_a_saved_model_is_a_hugging_face_folder(architecture, tmp_path):
     if architecture != "qwen2":  # Transformers gives every qwen2 folder Qwen's own way of splitting, not the saved one
         assert AutoTokenizer.from_pretrained(tmp_path)(text).input_ids == model.tokenizer(text).input_ids
     assert loaded.tokenizer.chat_template == model.tokenizer.chat_template
-    assert loaded.stop_ids == model.stop_ids == {2}
+    assert loaded.eos_ids == model.eos_ids == {2}
     assert (loaded.shares_prefixes, loaded.has_lora) == (architecture != "gpt2", False)
 
 
@@ -160,9 +160,9 @@ def test_an_inference_copy_changes_only_when_it_is_refreshed(model_folder, lora)
 def test_several_end_tokens(model_folder):
     model = load(model_folder)
     model.network.generation_config.eos_token_id = [2, 9]
-    assert model.stop_ids == {2, 9}
+    assert model.eos_ids == {2, 9}
     model.network.generation_config.eos_token_id = None
-    assert model.stop_ids == {2}
+    assert model.eos_ids == {2}
 
 
 @pytest.mark.parametrize(

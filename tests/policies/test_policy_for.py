@@ -9,7 +9,7 @@ import lmgym
 from lmgym.commands.settings import PolicySettings
 from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.policy_for import policy_for
-from lmgym.types import Problem, State
+from lmgym.types import Finish, Problem, State
 
 PROBLEMS = [Problem(f"p/{n}", f"Say {n}.", str(n), f"It is {n}.\n\\boxed{{{n}}}") for n in range(9)]
 
@@ -31,7 +31,7 @@ class Spoken(lmgym.Env):
     def __init__(self) -> None:
         super().__init__(PROBLEMS)
 
-    def respond(self, state: State, text: str, ended: bool) -> lmgym.Response:
+    def respond(self, state: State, text: str, finish: Finish) -> lmgym.Response:
         return lmgym.Response(terminated=True)
 
 

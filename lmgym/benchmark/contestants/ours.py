@@ -21,13 +21,13 @@ from lmgym.models.loading import load_model
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.policies.examples import few_shot_examples
 from lmgym.runs.run import Run
-from lmgym.types import State
+from lmgym.types import Finish, State
 
 
 class Endless(LanguageModel):
     """Writes as many tokens as it is asked for, so that everybody writes the same number."""
 
-    stop_ids = frozenset()
+    eos_ids = frozenset()
 
 
 class Turns(ChatPolicy):
@@ -51,7 +51,7 @@ class Parity(Env):
 
     turns = 1
 
-    def respond(self, state: State, text: str, ended: bool) -> Response:
+    def respond(self, state: State, text: str, finish: Finish) -> Response:
         """Only the length of the last turn counts."""
         return Response(reward=float(len(text) % 2), terminated=state.turn >= self.turns)
 

@@ -1,154 +1,224 @@
-"""Who writes where: rows take slots of a key-value store, share them, leave them, and find what was left behind."""
+"""The scheduler: which rows run, and which slot of the KV cache each of them has.
+
+It holds no tensors. It decides over ids, and tells the cache to copy, swap, reserve or free slots.
+
+        slot   running     ids in the cache                to compute
+        0      [A, B]      a a a b b                       c             A and B have the same tokens so far
+        1      [C]         a a a d                         e f
+        ------------------------------------------------------------     len(running) == 2
+        2                  a a a b g                                     left by a finished row: a request that
+        3                                                                continues it reuses the slot
+
+All ids are those behind the shared prefix, which is stored once for all rows. Invariants after `schedule`:
+- Rows run in the first `len(running)` slots; at most `limit` of them, and always one.
+- The rows of a slot have the same tokens; of two slots, different ones.
+- A running slot holds a proper prefix of its rows' tokens: there is at least one token to compute.
+- Every row that is not done is either in exactly one slot or waits.
+
+The KV entries of a finished row stay in its slot until `_take_slot` gives the slot to another row, `reserve` needs the
+memory, or `reset` clears the cache.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from lmgym.engines.row import Row
-from lmgym.engines.torch.kv_cache import KeyValueStore, rounded_room
+from lmgym.engines.torch.kv_cache import rounded_capacity
 
-WORTH_COPYING = 8
-"""A common beginning of fewer tokens is read again instead of copied."""
+MIN_COPIED_TOKENS = 8
+"""A common prefix of fewer tokens is computed again instead of copied."""
 
 SLOT_STEP = 16
-"""Slots are added so many at a time, so that growing rarely moves anything."""
+"""Slots are added so many at a time, so that growing rarely copies the cache."""
 
 
-class Seats:
-    """The first slots of the store are seats, each with the rows whose tokens are still the same.
+class SlotCache(Protocol):
+    """What the scheduler needs of a KV cache; `KVCache` says what each method does."""
 
-    A slot holds all tokens of its rows behind the trunk but those that are still to be read; the slots behind the seats
-    keep what finished rows have read.
-    """
+    ids: list[list[int]]
+    bytes_per_token: int
 
-    def __init__(self, store: KeyValueStore, max_seats: int, max_bytes: int) -> None:
-        self.store = store
-        self.max_seats = max_seats
+    @property
+    def capacity(self) -> int: ...
+    def reserve(self, slots: int, tokens: int) -> None: ...
+    def shrink(self, slots: int, tokens: int) -> None: ...
+    def swap(self, one: int, other: int) -> None: ...
+    def copy(self, source: int, target: int, length: int) -> None: ...
+    def clear(self) -> None: ...
+
+
+class Scheduler:
+    """Continuous batching: after every pass finished rows free their slots and waiting rows are admitted."""
+
+    def __init__(self, cache: SlotCache, max_running: int, max_bytes: int) -> None:
+        self.cache = cache
+        self.max_running = max_running
         self.max_bytes = max_bytes
-        self.taken: list[list[Row]] = []
-        self.trunk: list[int] = []
+        self.running: list[list[Row]] = []
+        """By slot, the rows that have the same tokens and are computed as one."""
+        self.shared_prefix: list[int] = []
+        self._searched: set[int] = set()
+        """Waiting requests that no cached slot was found for: a long queue is not searched again after every pass."""
 
     @property
     def rows(self) -> list[Row]:
-        """Everyone who sits and is not done."""
-        return [row for rows in self.taken for row in rows if not row.done]
+        """The running rows that are not done."""
+        return [row for rows in self.running for row in rows if not row.done]
 
-    def unread(self, slot: int) -> list[int]:
-        """What the rows of a seat have still to read."""
-        return self.taken[slot][0].tokens[len(self.trunk) + len(self.store.ids[slot]) :]
+    def uncomputed(self, slot: int) -> list[int]:
+        """The tokens of a slot's rows whose keys and values the cache does not hold yet."""
+        return self.running[slot][0].tokens[len(self.shared_prefix) + len(self.cache.ids[slot]) :]
 
-    def belongs(self, row: Row) -> bool:
-        """Whether a row begins with the trunk and has something behind it."""
-        length = len(self.trunk)
-        return len(row.tokens) > length and row.tokens[:length] == self.trunk
+    def has_shared_prefix(self, row: Row) -> bool:
+        """Whether a row begins with the shared prefix and has at least one token behind it."""
+        length = len(self.shared_prefix)
+        return len(row.tokens) > length and row.tokens[:length] == self.shared_prefix
 
-    def clear(self, trunk: list[int]) -> list[Row]:
-        """Forgets all keys for the sake of another trunk or other weights; gives the rows that must begin again."""
-        expelled = self.rows
-        self.taken, self.trunk = [], trunk
-        self.store.clear()
-        return expelled
+    def cached_slot(self, row: Row) -> int | None:
+        """The free slot that holds the longest proper prefix of a row, if there is one."""
+        own = self._own(row)
+        best, longest = None, 0
+        for slot, ids in enumerate(self.cache.ids):
+            free = slot >= len(self.running) or self.running[slot][0].done
+            if free and longest < len(ids) < len(own) and own[: len(ids)] == ids:
+                best, longest = slot, len(ids)
+        return best
 
-    def join(self, row: Row) -> bool:
-        """Seats a row beside those that have the same tokens, if there are any."""
-        for rows in self.taken:
+    def limit(self, rows: Sequence[Row]) -> int:
+        """How many slots may run if each needs the capacity of the longest of these rows."""
+        capacity = rounded_capacity(self._longest(rows))
+        return max(1, min(self.max_running, self.max_bytes // (self.cache.bytes_per_token * capacity)))
+
+    def reset(self, shared_prefix: list[int]) -> list[Row]:
+        """Clears the cache for other weights or another shared prefix; gives the rows that must be computed again."""
+        preempted = self.rows
+        self.running, self.shared_prefix = [], shared_prefix
+        self.cache.clear()
+        return preempted
+
+    def schedule(self, waiting: Sequence[Row]) -> list[Row]:
+        """Gives slots to rows as far as there is memory, and gives back those that wait, preempted ones first.
+
+        A row that continues a finished one is placed before that one's slot is freed, so that it goes on in place.
+        """
+        waiting = self._place_continuations([*self._fork(), *waiting])
+        self._free_finished()
+        waiting = self._preempt() + waiting
+        self._searched = {row.request_id for row in waiting}
+        return self._admit(waiting)
+
+    def reserve(self, slots: int, tokens: int) -> None:
+        """Lets the cache grow, by some slots at a time; where memory is short, what finished rows left is freed."""
+        slots, tokens = max(slots, len(self.running)), max(tokens, self._longest(self.rows))
+        affordable = self.max_bytes // self.cache.bytes_per_token  # tokens in all slots together
+        if max(slots, len(self.cache.ids)) * max(self.cache.capacity, rounded_capacity(tokens)) > affordable:
+            self.cache.shrink(slots, tokens)
+        spare = -(-slots // SLOT_STEP) * SLOT_STEP
+        capacity = max(self.cache.capacity, rounded_capacity(tokens))
+        self.cache.reserve(max(slots, min(spare, affordable // capacity)), tokens)
+
+    def _fork(self) -> list[Row]:
+        """Copies the slot of rows that now have different tokens; gives the rows that there is no slot for."""
+        without_slot: list[Row] = []
+        for slot in range(len(self.running)):
+            alike: dict[tuple[int, ...], list[Row]] = {}
+            for row in self.running[slot]:
+                if not row.done:
+                    alike.setdefault(tuple(row.tokens), []).append(row)
+            if not alike:
+                continue
+            self.running[slot], *others = alike.values()
+            for rows in others:
+                if len(self.running) < self.limit(self.rows):
+                    self.reserve(len(self.running) + 1, 1)
+                    self.cache.copy(slot, len(self.running), len(self.cache.ids[slot]))
+                    self.running.append(rows)
+                else:
+                    without_slot += rows
+        return without_slot
+
+    def _place_continuations(self, waiting: Sequence[Row]) -> list[Row]:
+        """Places the rows whose prefix is in the cache, and gives the others."""
+        others = []
+        for row in waiting:
+            is_new = row.request_id not in self._searched and self.has_shared_prefix(row)
+            if not (is_new and (self._share_slot(row) or self._reuse_slot(row))):
+                others.append(row)
+        return others
+
+    def _share_slot(self, row: Row) -> bool:
+        """Adds a row to the slot whose rows have the same tokens, if there is one."""
+        for rows in self.running:
             if not rows[0].done and rows[0].tokens == row.tokens:
                 rows.append(row)
                 return True
         return False
 
-    def resume(self, row: Row) -> bool:
-        """Gives a row the free slot that still holds its past, if there is one."""
-        slot = self.held_by(row)
+    def _reuse_slot(self, row: Row) -> bool:
+        """Gives a row the free slot that holds its prefix, if there is one; without a copy if it has just run."""
+        slot = self.cached_slot(row)
         if slot is None:
             return False
-        if slot < len(self.taken):
-            self.taken[slot] = [row]
+        if slot < len(self.running):
+            self.running[slot] = [row]
         else:
-            self.store.swap(slot, len(self.taken))
-            self.taken.append([row])
+            self.cache.swap(slot, len(self.running))
+            self.running.append([row])
         return True
 
-    def held_by(self, row: Row) -> int | None:
-        """The free slot that holds the longest beginning of a row, and not all of it."""
-        own = self._own(row)
-        best, longest = None, 0
-        for slot, ids in enumerate(self.store.ids):
-            free = slot >= len(self.taken) or self.taken[slot][0].done
-            if free and longest < len(ids) < len(own) and own[: len(ids)] == ids:
-                best, longest = slot, len(ids)
-        return best
+    def _free_finished(self) -> None:
+        """Moves slots whose rows are all done behind the running ones, where they can be reused or overwritten."""
+        for slot in reversed(range(len(self.running))):
+            if self.running[slot][0].done:
+                self.cache.swap(slot, len(self.running) - 1)
+                self.running[slot] = self.running[-1]
+                self.running.pop()
 
-    def take(self, row: Row) -> None:
-        """Seats a newcomer; what it begins with as some slot does is copied from there."""
-        slot, own = len(self.taken), self._own(row)
-        self.make_room(slot + 1, len(own))
-        shared = [shared_length(own[:-1], ids) for ids in self.store.ids]
-        source = max(range(len(shared)), key=shared.__getitem__)
-        if shared[source] < WORTH_COPYING:
-            self.store.ids[slot] = []
-        else:
-            self.store.copy(source, slot, shared[source])
-        self.taken.append([row])
-
-    def part_ways(self) -> list[Row]:
-        """Gives rows that have come to differ seats of their own, and back those for whom there is none."""
-        unseated: list[Row] = []
-        for slot in range(len(self.taken)):
-            alike: dict[tuple[int, ...], list[Row]] = {}
-            for row in self.taken[slot]:
-                if not row.done:
-                    alike.setdefault(tuple(row.tokens), []).append(row)
-            if not alike:
-                continue
-            self.taken[slot], *others = alike.values()
-            for rows in others:
-                if len(self.taken) < self.limit(self.rows):
-                    self.make_room(len(self.taken) + 1, 1)
-                    self.store.copy(slot, len(self.taken), len(self.store.ids[slot]))
-                    self.taken.append(rows)
-                else:
-                    unseated += rows
-        return unseated
-
-    def dismiss_finished(self) -> None:
-        """Moves seats where everyone is done behind the others."""
-        for slot in reversed(range(len(self.taken))):
-            if self.taken[slot][0].done:
-                self.store.swap(slot, len(self.taken) - 1)
-                self.taken[slot] = self.taken[-1]
-                self.taken.pop()
-
-    def expel_overgrown(self) -> list[Row]:
-        """Takes rows out until the others fit into memory."""
+    def _preempt(self) -> list[Row]:
+        """Takes the slots of rows away until the others fit into memory."""
         limit = self.limit(self.rows)
-        expelled = [row for rows in self.taken[limit:] for row in rows]
-        del self.taken[limit:]
-        return expelled
+        preempted = [row for rows in self.running[limit:] for row in rows]
+        del self.running[limit:]
+        return preempted
 
-    def make_room(self, slots: int, tokens: int) -> None:
-        """Lets the store grow, by some slots at a time; where memory is short, what nobody needs now is given up."""
-        slots, tokens = max(slots, len(self.taken)), max(tokens, self._longest(self.rows))
-        fitting = self.max_bytes // self.store.bytes_per_token
-        if max(slots, len(self.store.ids)) * max(self.store.room, rounded_room(tokens)) > fitting:
-            self.store.shrink(slots, tokens)
-        spare = -(-slots // SLOT_STEP) * SLOT_STEP
-        self.store.make_room(max(slots, min(spare, fitting // max(self.store.room, rounded_room(tokens)))), tokens)
+    def _admit(self, waiting: Sequence[Row]) -> list[Row]:
+        """Gives slots to waiting rows as far as there is memory, and gives the others; the same tokens share a slot."""
+        candidates = [row for row in waiting if self.has_shared_prefix(row)]
+        limit = self.limit([*self.rows, *candidates[: self.max_running]])
+        if self.running and limit - len(self.running) < min(len(candidates), limit // 8):
+            return list(waiting)  # a prefill pass should serve several rows
+        admitted: set[int] = set()
+        for row in candidates:
+            if not self._share_slot(row):
+                if len(self.running) >= limit:
+                    break
+                self._take_slot(row)
+            admitted.add(row.request_id)
+        return [row for row in waiting if row.request_id not in admitted]
 
-    def limit(self, rows: Sequence[Row]) -> int:
-        """How many seats there may be if each needs as much room as the longest of these rows."""
-        room = rounded_room(self._longest(rows))
-        return max(1, min(self.max_seats, self.max_bytes // (self.store.bytes_per_token * room)))
+    def _take_slot(self, row: Row) -> None:
+        """Gives a row the next slot; the longest prefix that it has in common with any slot is copied from there."""
+        slot, own = len(self.running), self._own(row)
+        self.reserve(slot + 1, len(own))
+        shared = [shared_length(own[:-1], ids) for ids in self.cache.ids]
+        source = max(range(len(shared)), key=shared.__getitem__)
+        if shared[source] < MIN_COPIED_TOKENS:
+            self.cache.ids[slot] = []
+        else:
+            self.cache.copy(source, slot, shared[source])
+        self.running.append([row])
 
     def _longest(self, rows: Sequence[Row]) -> int:
         return max((len(self._own(row)) for row in rows), default=1)
 
     def _own(self, row: Row) -> list[int]:
-        """A row's tokens behind the trunk."""
-        return row.tokens[len(self.trunk) :]
+        """A row's tokens behind the shared prefix."""
+        return row.tokens[len(self.shared_prefix) :]
 
 
 def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many ids two sequences begin with alike."""
+    """How many ids two sequences have in common from their beginning."""
     shortest = min(len(one), len(other))
     return next((place for place in range(shortest) if one[place] != other[place]), shortest)

@@ -8,29 +8,29 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import tiny_model
-from engine_checks import TRUNK, check_exact, converse_out_of_step, ids, ragged_requests
+from engine_checks import PREFIX, check_exact, converse_out_of_step, ids, ragged_requests
 
 from lmgym.engines import memory
 from lmgym.engines.engine import Request
 from lmgym.engines.row import Row
 from lmgym.engines.torch.engine import MEMORY_SHARE, TorchEngine
-from lmgym.engines.torch.kv_cache import ROOM_STEP, KeyValueStore
+from lmgym.engines.torch.kv_cache import CAPACITY_STEP, KVCache
 
 
-def engine_with_room(model, rows: int, **settings) -> TorchEngine:
+def engine_with_memory(model, rows: int, **settings) -> TorchEngine:
     """An engine whose memory holds so many rows that are not longer than the least room there is."""
-    return TorchEngine(model, max_bytes=rows * ROOM_STEP * TorchEngine(model)._store.bytes_per_token, **settings)
+    return TorchEngine(model, max_bytes=rows * CAPACITY_STEP * TorchEngine(model)._cache.bytes_per_token, **settings)
 
 
-def watched(engine: TorchEngine) -> list[tuple[int, int]]:
+def observed(engine: TorchEngine) -> list[tuple[int, int]]:
     """After each pass to come, how many seats are taken and how many bytes are held."""
     seen: list[tuple[int, int]] = []
     real = engine._advance
 
     def advance() -> None:
         real()
-        tensors = (*engine._store.keys, *engine._store.values)
-        seen.append((len(engine._seats.taken), sum(tensor.numel() * tensor.element_size() for tensor in tensors)))
+        tensors = (*engine._cache.keys, *engine._cache.values)
+        seen.append((len(engine._scheduler.running), sum(tensor.numel() * tensor.element_size() for tensor in tensors)))
 
     engine._advance = advance
     return seen
@@ -46,31 +46,31 @@ def growing_requests() -> list[Request]:
 def test_an_engine_that_rests_holds_nothing_and_changes_no_word(done_before):
     model, requests = tiny_model(), ragged_requests(10)
     engine = TorchEngine(model)
-    tickets, completions = engine.submit(requests), {}
+    request_ids, completions = engine.submit(requests), {}
     while len(completions) < done_before:
-        completions |= engine.finished([ticket for ticket in tickets if ticket not in completions])
-    engine.rest()
-    assert all(not tensor.numel() for tensor in (*engine._store.keys, *engine._store.values))
-    while len(completions) < len(tickets):
-        completions |= engine.finished([ticket for ticket in tickets if ticket not in completions])
-    check_exact(model, requests, [completions[ticket] for ticket in tickets])
+        completions |= engine.wait([request_id for request_id in request_ids if request_id not in completions])
+    engine.release_cache()
+    assert all(not tensor.numel() for tensor in (*engine._cache.keys, *engine._cache.values))
+    while len(completions) < len(request_ids):
+        completions |= engine.wait([request_id for request_id in request_ids if request_id not in completions])
+    check_exact(model, requests, [completions[request_id] for request_id in request_ids])
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 16])
 def test_little_memory_changes_no_word(rows):
     model = tiny_model()
     for requests in (ragged_requests(10), growing_requests(), growing_requests()[::-1]):
-        engine = engine_with_room(model, rows)
-        seen = watched(engine)
+        engine = engine_with_memory(model, rows)
+        seen = observed(engine)
         check_exact(model, requests, engine.generate(requests))
-        assert max(sitting for sitting, _ in seen) <= rows
+        assert max(running for running, _ in seen) <= rows
 
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_little_memory_changes_no_word_of_conversations(rows):
     model = tiny_model()
-    engine = engine_with_room(model, rows)
-    check_exact(model, *zip(*converse_out_of_step(engine).values(), strict=True))
+    engine = engine_with_memory(model, rows)
+    check_exact(model, *zip(*(each[2:] for each in converse_out_of_step(engine)), strict=True))
     prompts = [ids(60, seed=seed) for seed in range(5)]
     for turn in range(4):  # without a trunk, and past the least room
         requests = [Request(prompt, 10, seed=10 * turn + seed) for seed, prompt in enumerate(prompts)]
@@ -84,82 +84,82 @@ def test_little_memory_changes_no_word_of_conversations(rows):
 
 def test_rows_that_outgrow_the_memory_are_sent_back_and_finish_later(monkeypatch):
     model = tiny_model()
-    engine = engine_with_room(model, 3)
-    expelled: list[Row] = []
-    real = engine._seats.expel_overgrown
-    monkeypatch.setattr(engine._seats, "expel_overgrown", lambda: expelled.extend(now := real()) or now)
-    requests = [Request(ids(ROOM_STEP - 8, seed=seed), 20, seed=seed) for seed in range(3)]
-    seen = watched(engine)
-    tickets = engine.submit(requests)
-    first = engine.finished(tickets)
+    engine = engine_with_memory(model, 3)
+    preempted: list[Row] = []
+    real = engine._scheduler._preempt
+    monkeypatch.setattr(engine._scheduler, "_preempt", lambda: preempted.extend(now := real()) or now)
+    requests = [Request(ids(CAPACITY_STEP - 8, seed=seed), 20, seed=seed) for seed in range(3)]
+    seen = observed(engine)
+    request_ids = engine.submit(requests)
+    first = engine.wait(request_ids)
     assert len(first) == 1
-    assert len(expelled) == 2
-    assert all(0 < len(row.completion.token_ids) < 20 for row in expelled), "what they had written is kept"
-    done = first | engine.finished(set(tickets) - set(first))
+    assert len(preempted) == 2
+    assert all(0 < len(row.completion.token_ids) < 20 for row in preempted), "what they had written is kept"
+    done = first | engine.wait(set(request_ids) - set(first))
     while len(done) < 3:
-        done |= engine.finished(set(tickets) - set(done))
-    assert [sitting for sitting, _ in seen][:: len(seen) - 1] == [3, 1]
-    check_exact(model, requests, [done[ticket] for ticket in tickets])
+        done |= engine.wait(set(request_ids) - set(done))
+    assert [running for running, _ in seen][:: len(seen) - 1] == [3, 1]
+    check_exact(model, requests, [done[request_id] for request_id in request_ids])
 
 
 def test_one_row_may_always_sit():
     model = tiny_model()
     engine = TorchEngine(model, max_bytes=0)
-    seen = watched(engine)
+    seen = observed(engine)
     check_exact(model, growing_requests(), engine.generate(growing_requests()))
-    assert {sitting for sitting, _ in seen} == {1}
+    assert {running for running, _ in seen} == {1}
 
 
 def check_within(engine: TorchEngine, *calls: Sequence[Request]) -> None:
-    seen = watched(engine)
+    seen = observed(engine)
     for requests in calls:
         engine.generate(requests)
-    assert max(sitting for sitting, _ in seen) > 1
-    assert max(held for sitting, held in seen if sitting > 1) <= engine._seats.max_bytes
+    assert max(running for running, _ in seen) > 1
+    assert max(held for running, held in seen if running > 1) <= engine._scheduler.max_bytes
 
 
 SHORT = [Request(ids(20, seed=seed), 3 + seed % 5, seed=seed) for seed in range(40)]
-LONG = [Request(ids(7 * ROOM_STEP, seed=seed), 3, seed=seed) for seed in range(2)]
+LONG = [Request(ids(7 * CAPACITY_STEP, seed=seed), 3, seed=seed) for seed in range(2)]
 
 
 @pytest.mark.parametrize("rows", [2, 3, 16, 20, 32])
 def test_rows_stay_within_the_memory(rows):
-    check_within(engine_with_room(tiny_model(), rows), SHORT, SHORT[::-1])
+    check_within(engine_with_memory(tiny_model(), rows), SHORT, SHORT[::-1])
 
 
 @pytest.mark.parametrize("rows", [2, 3, 16, 20, 32])
 @pytest.mark.parametrize("requests", [growing_requests(), [*growing_requests(), *SHORT]])
 def test_growing_rows_stay_within_the_memory(rows, requests):
-    check_within(engine_with_room(tiny_model(), rows), requests, requests[::-1])
+    check_within(engine_with_memory(tiny_model(), rows), requests, requests[::-1])
 
 
 def test_short_rows_after_long_ones_stay_within_the_memory():
-    check_within(engine_with_room(tiny_model(), 16), LONG, SHORT)
+    check_within(engine_with_memory(tiny_model(), 16), LONG, SHORT)
 
 
 def test_a_long_prompt_beside_a_conversation_that_goes_on_stays_within_the_memory():
-    engine = engine_with_room(tiny_model(), 16)
+    engine = engine_with_memory(tiny_model(), 16)
     requests = [Request(ids(100, seed=seed), 3, seed=seed) for seed in range(2)]
     completions = engine.generate(requests)
     goes_on = [
         Request(r.prompt + tuple(c.token_ids) + ids(12, seed=7), 3) for r, c in zip(requests, completions, strict=True)
     ]
-    check_within(engine, [*goes_on, *[Request(ids(ROOM_STEP - 10, seed=seed), 3) for seed in (8, 9)]])
+    check_within(engine, [*goes_on, *[Request(ids(CAPACITY_STEP - 10, seed=seed), 3) for seed in (8, 9)]])
 
 
 def test_a_slot_that_loses_room_it_needs_holds_nothing():
-    store = KeyValueStore(2, 2, 16, torch.float32, torch.device("cpu"))
-    store.make_room(3, 2 * ROOM_STEP)
-    store.ids = [[1] * (ROOM_STEP + 1), [2] * ROOM_STEP, [3]]
-    store.shrink(2, 100)
-    assert store.ids == [[], [2] * ROOM_STEP]
-    assert {tuple(tensor.shape) for tensor in (*store.keys, *store.values)} == {(2, 2, ROOM_STEP, 16)}
+    cache = KVCache(2, 2, 16, torch.float32, torch.device("cpu"))
+    cache.reserve(3, 2 * CAPACITY_STEP)
+    cache.ids = [[1] * (CAPACITY_STEP + 1), [2] * CAPACITY_STEP, [3]]
+    cache.shrink(2, 100)
+    assert cache.ids == [[], [2] * CAPACITY_STEP]
+    assert {tuple(tensor.shape) for tensor in (*cache.keys, *cache.values)} == {(2, 2, CAPACITY_STEP, 16)}
 
 
 def test_the_default_is_a_share_of_what_is_free(monkeypatch):
     monkeypatch.setattr("lmgym.engines.torch.engine.free_bytes", lambda device: 1_000_003)
-    assert TorchEngine(tiny_model())._seats.max_bytes == int(MEMORY_SHARE * 1_000_003)
-    assert TorchEngine(tiny_model(), max_bytes=5)._seats.max_bytes == 5
+    assert TorchEngine(tiny_model())._scheduler.max_bytes == int(MEMORY_SHARE * 1_000_003)
+    assert TorchEngine(tiny_model(), max_bytes=5)._scheduler.max_bytes == 5
 
 
 MEMINFO = "MemTotal: 900 kB\nMemFree: 20 kB\nMemAvailable:     300 kB\n"
@@ -191,6 +191,6 @@ def test_what_is_free_is_the_less_of_system_and_container(monkeypatch, files, fr
 
 
 def test_the_trunk_is_held_once_beside_the_rows():
-    engine = engine_with_room(tiny_model(), 16)
-    check_within(engine, [Request(TRUNK * 10 + ids(20, seed=seed), 3, seed=seed) for seed in range(16)])
-    assert engine._store.room == ROOM_STEP
+    engine = engine_with_memory(tiny_model(), 16)
+    check_within(engine, [Request(PREFIX * 10 + ids(20, seed=seed), 3, seed=seed) for seed in range(16)])
+    assert engine._cache.capacity == CAPACITY_STEP

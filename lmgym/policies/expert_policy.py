@@ -8,10 +8,10 @@ from lmgym.calculator import calculate, open_expression
 from lmgym.errors import UserError
 from lmgym.policies.llm_policy import LLMPolicy
 from lmgym.policies.policy import Policy
-from lmgym.types import END_OF_TURN, NOBODY, Action, State
+from lmgym.types import OFF_POLICY, Action, State
 
 
-class Demonstrator(Policy):
+class ExpertPolicy(Policy):
     """Acts by the problem's own solution, in exactly the ids that the learning policy would have written for it."""
 
     def __init__(self, policy: LLMPolicy) -> None:
@@ -24,22 +24,22 @@ class Demonstrator(Policy):
     def _action(self, state: State) -> Action:
         if not state.problem.solution:
             raise UserError(f"problem {state.problem.id} has no worked solution to learn from; add a `solution` to it.")
-        piece = self.policy.demonstration(state)
-        text = piece.removesuffix(END_OF_TURN)
-        ids, mask = self._spell(text)
-        if piece.endswith(END_OF_TURN):
+        text, finish = self.policy.demonstration(state)
+        ids, mask = self._encode(text)
+        if finish == "eos":
             ids, mask = [*ids, self.policy.model.tokenizer.eos_token_id], [*mask, 1]
         return Action(
-            text=piece,
+            text=text,
             prompt_ids=self.policy.prompt_ids(state),
             token_ids=tuple(ids),
             logprobs=(0.0,) * len(ids),
             mask=tuple(mask),
-            policy_version=NOBODY,
+            finish=finish,
+            policy_version=OFF_POLICY,
             episode=state.episode,
         )
 
-    def _spell(self, text: str) -> tuple[list[int], list[int]]:
+    def _encode(self, text: str) -> tuple[list[int], list[int]]:
         """Ids and mask of a text; what the calculator would have written is context, as in every other episode."""
         ids: list[int] = []
         mask: list[int] = []
@@ -54,5 +54,5 @@ class Demonstrator(Policy):
             ids += [*written, *forced]
             mask += [1] * len(written) + [0] * len(forced)
             start = closed + 2
-        rest = self.policy.encode(text[start:])
-        return [*ids, *rest], mask + [1] * len(rest)
+        last = self.policy.encode(text[start:])
+        return [*ids, *last], mask + [1] * len(last)

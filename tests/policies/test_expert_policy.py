@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from conftest import tiny_model
+from lmgym.policies.demonstrator import Demonstrator
 
 from lmgym.envs import make
 from lmgym.errors import UserError
 from lmgym.evaluation.evaluation import evaluate, play
 from lmgym.policies.chat_policy import ChatPolicy
-from lmgym.policies.demonstrator import Demonstrator
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
 from lmgym.types import END_OF_TURN, NOBODY, Problem, State
 
@@ -34,7 +34,7 @@ def test_the_tokens_say_what_the_solution_says(kind, calculator):
         text = policy.decode(written).replace("<|stop|>", "")
         assert text.rstrip("\n") == episode.problem.solution
         assert all(step.action.policy_version == NOBODY for step in episode.steps)
-        assert written[-1] in policy.model.stop_ids
+        assert written[-1] in policy.model.eos_ids
         forced = [t for s in episode.steps for t, m in zip(s.action.token_ids, s.action.mask, strict=True) if not m]
         assert bool(forced) == (calculator and "<<" in episode.problem.solution)
 
