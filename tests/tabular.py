@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
+from functools import cache
 from typing import Any
 
 import torch
+from conftest import tiny_model
+from small_tasks import TRAIN, Nothing
 from torch import Tensor
 
 from lmgym.algorithms.registry import find_algorithm
 from lmgym.learning.batch import Batch
+from lmgym.models.token_scorer import Scores
+from lmgym.policies.chat_policy import ChatPolicy
 
 VOCABULARY, LENGTH = 3, 2
 LIMIT = 64
@@ -87,33 +91,56 @@ def critic_of(values: Callable[[Batch], Tensor], after: float = 0.7) -> Callable
     return lambda batch: (values(batch), torch.full((len(batch),), after, dtype=torch.float64))
 
 
-def bare(name: str, **settings: Any) -> Any:
-    """The real credit and loss of an algorithm, without the models that they do not need."""
+def set_critic(algorithm: Any, values: Callable[[Batch], Tensor], after: float = 0.7) -> None:
+    """Lets the critic of an algorithm that has one say this."""
+    if hasattr(algorithm, "critic"):
+        algorithm.critic.values = critic_of(values, after)
+
+
+@cache
+def tiny_policy(role: str) -> ChatPolicy:
+    """A real policy or teacher for the constructor of an algorithm, whose advantages and loss never look at it."""
+    return ChatPolicy(tiny_model(size=32), (), "", max_tokens=4)
+
+
+def make_algorithm(name: str, **settings: Any) -> Any:
+    """An algorithm as its constructor makes it; greedy episodes and a critic are given by the test."""
     kind = find_algorithm(name)
-    algorithm = object.__new__(kind)
-    algorithm.config = kind.Config(**settings)
-    algorithm.config.check()
-    algorithm.memory = {}
-    algorithm.iteration = 0
-    asked = SimpleNamespace(logprobs=lambda _, batch: batch.reference_logprobs)
-    algorithm.reference = asked if getattr(algorithm.config, "kl_coeff", 0) else None
-    algorithm.critic = SimpleNamespace(
-        learns_alone=True, values=critic_of(lambda batch: torch.zeros_like(batch.logprobs))
-    )
-    algorithm.learner = None
+    config = kind.Config.from_settings(settings)
+    reference = tiny_policy("teacher") if name == "distill" else None
+    algorithm: Any = kind(tiny_policy("student"), Nothing(TRAIN), config, ref_policy=reference)
+    set_critic(algorithm, lambda batch: torch.zeros_like(batch.logprobs))
     return algorithm
 
 
+def credited(algorithm: Any, batch: Batch) -> Batch:
+    """A batch as the loop hands it on: with the coefficient of the KL, what `prepare` adds, and the advantages."""
+    batch = batch.with_(kl_coeff=algorithm.kl_coeff)
+    if hasattr(algorithm, "critic"):  # in the others `prepare` samples greedily or restarts
+        batch = algorithm.prepare(batch)
+    return batch.with_(advantages=algorithm.advantages(batch))
+
+
+def scores_of(logits: Tensor, sequences: Sequence[int]) -> Scores:
+    """What a learner would compute of some sequences."""
+    logprobs = after_prompt(logprobs_of(logits, sequences))
+    zeros = torch.zeros_like(logprobs)
+    return Scores(logprobs, after_prompt(entropies_of(logits, sequences)), zeros, zeros[:, 0])
+
+
+def bare_scores(logprobs: Tensor) -> Scores:
+    """Scores of which only the log-probabilities matter."""
+    zeros = torch.zeros_like(logprobs)
+    return Scores(logprobs, zeros, zeros, zeros[:, 0])
+
+
 def loss_of(algorithm: Any, batch: Batch, logits: Tensor, sequences: Sequence[int]) -> Tensor:
-    """What the loop would minimise for one batch: prepared, credited, and only of what is worth computing."""
-    batch = algorithm.prepare(batch)
-    batch = batch.with_(advantages=algorithm.advantages(batch))
-    learnable = algorithm.learnable(batch)
-    if not len(learnable):
+    """What the loop would minimise for one batch, of the episodes that it selects."""
+    selected = algorithm.select_for_update(credited(algorithm, batch))
+    if not len(selected):
         return logits.sum() * 0
-    numbers = [SEQUENCES.index(tuple(row[1:])) for row in learnable.tokens.tolist()]
-    learnable = learnable.with_(entropies=after_prompt(entropies_of(logits, numbers)))
-    return algorithm.loss(after_prompt(logprobs_of(logits, numbers)), learnable)
+    numbers = [SEQUENCES.index(tuple(row[1:])) for row in selected.tokens.tolist()]
+    return algorithm.loss(scores_of(logits, numbers), selected)
 
 
 def expected_update(

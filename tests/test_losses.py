@@ -153,7 +153,7 @@ def stable(**settings_given) -> ReinforceStable:
     algorithm = object.__new__(ReinforceStable)
     algorithm.config = ReinforceStableConfig(baseline="none", kl_coeff=0.3, **settings_given)
     algorithm.reference = object()
-    algorithm.memory = {}
+    algorithm.state = {}
     return algorithm
 
 

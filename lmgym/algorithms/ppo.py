@@ -73,9 +73,8 @@ class PPOConfig(RLConfig):
 class PPO(RLAlgorithm):
     """Proximal policy optimisation (https://arxiv.org/abs/1707.06347). Average: per token.
 
-    An episode that a step limit of the environment truncated is bootstrapped with the critic's value after its last
-    token. An answer that ran out of tokens is graded as it stands and is not bootstrapped: with a reward for it, the
-    value on top would have nothing to bound it.
+    A truncated episode is bootstrapped with the critic's value after its last token, unless the environment rewarded
+    its outcome as it stood, as maths environments do: a value on top of a final reward would have nothing to bound it.
     """
 
     Config: ClassVar[type[RLConfig]] = PPOConfig

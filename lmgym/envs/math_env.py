@@ -63,4 +63,5 @@ class MathEnv(Env):
         reward += checked_reward(self.reward(state.problem, solution), self.reward, state.problem)
         is_graded = not isinstance(self.answer_form, FreeAnswer)
         info = asdict(grade(self.answer_form, state.problem.answer, solution)) if is_graded else {}
+        info |= {"final": True}  # the reward is that of the outcome, so a critic must not bootstrap on top of it
         return Response(reward=reward, terminated=terminated, truncated=truncated, info=info)

@@ -34,10 +34,10 @@ class Batch:
     step_count: Tensor
     """[episodes] how many steps are real."""
     truncated: Tensor
-    """[episodes] True where a step limit of the environment ended the episode, so that a critic bootstraps.
+    """[episodes] True where a limit ended the episode and a critic bootstraps.
 
-    An answer cut off by its token budget was graded as it stands and is not bootstrapped: its value would then feed on
-    itself.
+    Not where the environment rewarded the outcome as it stood (`final` in its info): a value on top of a final reward
+    would feed on itself.
     """
     group: Tensor
     """[episodes] equal for samples of one problem by one policy."""
@@ -85,7 +85,7 @@ class Batch:
             step_index=_padded([episode.step_index for episode in episodes], torch.long, filler=-1),
             rewards=_padded([episode.rewards for episode in episodes], torch.float32),
             step_count=torch.tensor([len(episode.steps) for episode in episodes]),
-            truncated=torch.tensor([e.steps[-1].truncated and e.steps[-1].action.finish != "length" for e in episodes]),
+            truncated=torch.tensor([e.steps[-1].truncated and not e.info.get("final") for e in episodes]),
             group=torch.tensor([numbers[group_key(episode)] for episode in episodes]),
             policy_version=torch.tensor([episode.steps[-1].action.policy_version for episode in episodes]),
             seed=torch.tensor([episode.steps[0].state.seed for episode in episodes]),

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tabular import LIMIT, bare
+from tabular import LIMIT, bare_scores, make_algorithm
 from torch import Tensor
 
 from lmgym.learning.batch import Batch
@@ -87,15 +87,18 @@ def our_batch() -> Batch:
     ).with_(advantages=ADVANTAGES[:, None] * MASK, reference_logprobs=REFERENCE, length_limit=LIMIT)
 
 
+NO_FILTER = {"filter_groups": False, "max_resample_rounds": 1}
+"""A KL goes with no filter."""
+
 CASES = [
     ("grpo", {}, "grpo", "token", 0.2, 0.2),
     ("grpo", {"averaging": "token"}, "bnpo", "token", 0.2, 0.2),
     ("dr-grpo", {}, "dr_grpo", "token", 0.2, 0.2),
-    ("dapo", {"kl_on_silent_groups": False}, "dapo", "token", 0.2, 0.28),
+    ("dapo", NO_FILTER, "dapo", "token", 0.2, 0.28),
     ("gspo", {}, "grpo", "sequence", 3e-4, 4e-4),
     ("gspo", {"clip_low": 0.1, "clip_high": 0.1}, "grpo", "sequence", 0.1, 0.1),
     ("cispo", {}, "cispo", "token", 0.2, 5.0),
-    ("cispo", {"max_ratio": 1.1}, "cispo", "token", 0.2, 1.1),
+    ("cispo", {"tis_cap": 1.1}, "cispo", "token", 0.2, 1.1),
     ("sapo", {}, "sapo", "token", 0.2, 0.2),
 ]
 
@@ -108,10 +111,10 @@ WITH_KL = [(*case, KL) for case in CASES if case[0] != "cispo"]
     ("name", "settings", "loss_type", "level", "low", "high", "beta"), [*((*case, 0.0) for case in CASES), *WITH_KL]
 )
 def test_the_same_number_as_trl(name, settings, loss_type, level, low, high, beta):
-    settings = settings if name == "cispo" else {**settings, "max_ratio": 0.0}  # TRL does not weigh the KL
-    algorithm = bare(name, kl_coeff=beta, **settings)
+    settings = settings if name == "cispo" else {**settings, "tis_cap": 0.0}  # TRL does not weigh the KL
+    algorithm = make_algorithm(name, kl_coeff=beta, **settings)
     ours, theirs = NEW.clone().requires_grad_(), NEW.clone().requires_grad_()
-    our_loss = algorithm.loss(ours, our_batch())
+    our_loss = algorithm.loss(bare_scores(ours), our_batch().with_(kl_coeff=beta))
     trl = trl_loss(loss_type, theirs, level=level, low=low, high=high, beta=beta)
     assert our_loss.item() == pytest.approx(trl.item(), rel=1e-5, abs=1e-7)
     if not beta:  # with a KL, TRL differentiates k3, which is not the gradient of the KL
@@ -123,7 +126,7 @@ def test_the_same_number_as_trl(name, settings, loss_type, level, low, high, bet
 def test_where_trl_differs_it_is_in_the_gradient_of_the_kl():
     """Ours is that of KL(policy ‖ reference); theirs, of k3 as it stands, is that of the KL the other way round."""
     ours, theirs = NEW.clone().requires_grad_(), NEW.clone().requires_grad_()
-    bare("grpo", kl_coeff=KL, max_ratio=0.0).loss(ours, our_batch()).backward()
+    make_algorithm("grpo", kl_coeff=KL, tis_cap=0.0).loss(bare_scores(ours), our_batch().with_(kl_coeff=KL)).backward()
     trl_loss("grpo", theirs, low=0.2, high=0.2, beta=KL).backward()
     gap = NEW - REFERENCE
     exact = KL * (gap - (1 - (-gap).exp())) * MASK / MASK.sum(dim=1, keepdim=True) / ROWS

@@ -22,7 +22,7 @@ SMALL = {"iterations": 1, "problems_per_iteration": 2, "group_size": 2, "eval_pr
 def first_step(name: str, env: Env, policy=None, **given):
     """The first batch that a run learns from, and what the learner saw of it."""
     kind, seen = find_algorithm(name), []
-    algorithm = kind(policy or chat(), env, kind.Config(**{**SMALL, **given}), None, Remembering())
+    algorithm = kind(policy or chat(), env, kind.Config.from_settings({**SMALL, **given}), None, Remembering())
     step = algorithm.learner.step
     algorithm.learner.step = lambda batch, loss: seen.append((batch, step(batch, loss))) or seen[-1][1]
     algorithm.train()
@@ -43,8 +43,10 @@ def first_step(name: str, env: Env, policy=None, **given):
 )
 def test_a_constant_average_divides_by_the_completion_limit(env, stepwise, limit):
     lines = FewShotLLMStepwiseMathPolicy(tiny_model(size=32), max_line_tokens=4)
-    algorithm = find_algorithm("dr-grpo")(lines if stepwise else chat(), env, find_algorithm("dr-grpo").Config(**SMALL))
-    assert algorithm.length_limit() == limit
+    algorithm = find_algorithm("dr-grpo")(
+        lines if stepwise else chat(), env, find_algorithm("dr-grpo").Config.from_settings(SMALL)
+    )
+    assert algorithm._length_limit() == limit
 
 
 def test_the_limit_reaches_every_loss():
@@ -66,8 +68,8 @@ def test_sft_is_maximum_likelihood_however_the_policy_samples(temperature, top_k
 
 
 @pytest.mark.parametrize(("top_k", "kl_coeff", "warned"), [(3, 0.1, True), (0, 0.1, False), (3, 0.0, False)])
-def test_a_kl_of_a_cut_distribution_is_said_to_be_approximate(top_k, kl_coeff, warned):
+def test_a_kl_of_a_truncated_distribution_is_said_to_be_approximate(top_k, kl_coeff, warned):
     policy = ChatPolicy(tiny_model(size=32), (), "", max_tokens=4, top_k=top_k)
     run, kind = Remembering(), find_algorithm("grpo")
-    kind(policy, Vowel(TRAIN), kind.Config(kl_coeff=kl_coeff, **SMALL), None, run)
+    kind(policy, Vowel(TRAIN), kind.Config.from_settings({"kl_coeff": kl_coeff, **SMALL}), None, run)
     assert [("--top_k" in warning) for warning in run.warnings] == [True] * warned

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
+
 import pytest
 
 from lmgym.algorithms.catalogue import ALGORITHMS
+from lmgym.algorithms.parts import KL, KLPenalty, TruncatedImportanceSampling
 from lmgym.algorithms.registry import find_algorithm
 from lmgym.algorithms.reinforce import ReinforceConfig
 from lmgym.algorithms.reinforce_stable import ReinforceStableConfig
@@ -18,10 +21,10 @@ from lmgym.errors import UserError
         (ReinforceConfig(replay_episodes=4), "reinforce-stable"),
         (ReinforceConfig(updates_per_iteration=2), "reinforce-stable"),
         (ReinforceConfig(discount=1.5), "from 0 to 1"),
-        (ReinforceConfig(buffer_capacity=8), "one iteration"),
         (ReinforceConfig(learning_rate=float("nan")), "at least"),
-        (ReinforceStableConfig(replay_episodes=4, balanced_replay=True), "--baseline batch"),
-        (ReinforceStableConfig(kl_place="reward", kl_estimator="k2"), "k1 or k3"),
+        (ReinforceStableConfig(group_size=1), "--baseline batch"),
+        (ReinforceStableConfig(kl=KLPenalty(0.0, update_reference_every=2)), "--kl_coeff"),
+        (ReinforceStableConfig(importance=TruncatedImportanceSampling(0.0), replay_episodes=4), "--tis_cap 2"),
     ],
 )
 def test_refused(settings, says):
@@ -34,8 +37,8 @@ def test_refused(settings, says):
     [
         ReinforceConfig(group_size=1, baseline="batch"),
         ReinforceStableConfig(replay_episodes=4, updates_per_iteration=2),
-        ReinforceStableConfig(replay_episodes=4, balanced_replay=True, baseline="batch"),
-        ReinforceStableConfig(kl_place="reward", kl_estimator="k3"),
+        ReinforceStableConfig(group_size=1, baseline="batch"),
+        ReinforceConfig(kl=KL(0.1, kl_place="reward")),
     ],
 )
 def test_accepted(settings):
@@ -51,43 +54,35 @@ def test_the_defaults_of_every_algorithm_are_accepted(name):
     ("name", "given", "says"),
     [
         ("grpo", {"group_size": 1}, "alone in its group"),
-        ("rloo", {"replay_episodes": 8}, "--max_ratio 2"),
-        ("cispo", {"max_ratio": 0.0, "updates_per_iteration": 2}, "--max_ratio 2"),
-        ("maxrl", {"balanced_replay": True, "replay_episodes": 8, "max_ratio": 2.0}, "whole groups"),
+        ("rloo", {"replay_episodes": 8}, "--tis_cap 2"),
+        ("cispo", {"tis_cap": 0.0, "updates_per_iteration": 2}, "--tis_cap 2"),
+        ("maxrl", {"group_size": 1}, "alone in its group"),
         ("reinforce", {"kl_target": 0.1}, "--kl_coeff"),
         ("remax", {"curriculum": True}, "neither"),
-        ("dapo", {"curriculum": True}, "by itself"),
+        ("dapo", {"curriculum": True}, "itself"),
         ("dapo", {"soft_length": 9}, "below --hard_length"),
-        ("dapo", {"buffer_capacity": 200}, "--max_helpings"),
-        ("sapo", {"sharpness_good": 0.0}, "above 0"),
-        ("ppo", {"filter_groups": True}, "leave --filter_groups out"),
-        ("ppo", {"trace": 1.5}, "from 0 to 1"),
+        ("dapo", {"max_resample_rounds": 0}, "--max_resample_rounds"),
+        ("grpo", {"max_resample_rounds": 2}, "--filter_groups"),
+        ("sapo", {"temperature_positive": 0.0}, "above 0"),
+        ("ppo", {"gae_lambda": 1.5}, "from 0 to 1"),
         ("dpo", {"update_reference_every": 2}, "online-dpo"),
         ("online-dpo", {"group_size": 1}, "--group_size 2"),
-        ("online-dpo", {"kl_coeff": 0.0}, "--kl_coeff above 0"),
-        ("distill", {"update_reference_every": 2}, "does not follow"),
+        ("online-dpo", {"kl_coeff": 0.0}, "above 0"),
+        ("dpo", {"kl_coeff": 0.0}, "above 0"),
+        ("distill", {"update_reference_every": 2}, "not updated"),
         ("distill", {"kl_coeff": 0.0}, "nothing to learn"),
         ("distill", {"samples": "teacher", "kl_target": 0.1}, "neither a KL"),
         ("distill", {"reward_coeff": 1.0, "group_size": 1}, "within groups"),
-        (
-            "distill",
-            {"reward_coeff": 1.0, "replay_episodes": 8, "balanced_replay": True, "max_ratio": 2.0},
-            "whole groups",
-        ),
-        ("distill", {"filter_groups": True}, "--no_kl_on_silent_groups to hold only"),
-        ("distill", {"kl_on_silent_groups": False}, "every group is silent"),
-        ("dapo", {"kl_coeff": 0.1}, "--no_kl_on_silent_groups to hold only"),
-        ("reinforce-pp", {"kl_on_silent_groups": False}, "part of every advantage"),
-        ("ppo", {"kl_on_silent_groups": False}, "for its critic"),
-        ("dapo", {"normalisation": "batch"}, "every group has one"),
-        ("reinforce-pp", {"filter_groups": True}, "every group has one"),
+        ("dapo", {"kl_coeff": 0.1}, "bias it"),
+        ("dapo", {"advantage_norm": "batch"}, "no group has that"),
+        ("grpo", {"filter_groups": True, "kl_coeff": 0.1, "kl_place": "reward"}, "no group has that"),
         ("reinforce", {"update_reference_every": 2}, "--kl_coeff"),
-        ("ppo", {"kl_place": "reward", "kl_estimator": "k3"}, "must be k1"),
+        ("reinforce-pp", {"baseline": "group", "group_size": 1}, "--group_size 2"),
     ],
 )
 def test_every_algorithm_refuses_what_would_teach_nothing(name, given, says):
     with pytest.raises(UserError, match=says):
-        find_algorithm(name).Config(**given).check()
+        find_algorithm(name).Config.from_settings(given).check()
 
 
 @pytest.mark.parametrize(
@@ -97,10 +92,32 @@ def test_every_algorithm_refuses_what_would_teach_nothing(name, given, says):
         ("distill", {"samples": "teacher", "updates_per_iteration": 2}),
         ("online-dpo", {"update_reference_every": 2}),
         ("cispo", {"updates_per_iteration": 2}),
-        ("dapo", {"kl_coeff": 0.1, "kl_on_silent_groups": False}),
-        ("grpo", {"kl_coeff": 0.1, "kl_on_silent_groups": False}),
+        ("dapo", {"kl_coeff": 0.1, "filter_groups": False, "max_resample_rounds": 1}),
+        ("grpo", {"kl_coeff": 0.1, "kl_place": "reward"}),
+        ("grpo", {"filter_groups": True, "max_resample_rounds": 2}),
         ("expert-iteration", {"updates_per_iteration": 3, "keep": 1}),
     ],
 )
 def test_and_takes_what_it_can_do(name, given):
-    find_algorithm(name).Config(**given).check()
+    find_algorithm(name).Config.from_settings(given).check()
+
+
+def test_flags_find_their_part_and_come_back():
+    kind = find_algorithm("grpo").Config
+    config = kind.from_settings({"iterations": 3, "kl_coeff": 0.2, "kl_place": "reward", "tis_cap": 4.0})
+    assert (config.iterations, config.part(KL), config.part(TruncatedImportanceSampling)) == (
+        3,
+        KL(0.2, kl_place="reward"),
+        TruncatedImportanceSampling(4.0),
+    )
+    assert kind.from_settings(config.settings()) == config
+    with pytest.raises(TypeError, match="'clip'"):
+        kind.from_settings({"clip": 0.1})
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_no_two_settings_of_an_algorithm_share_a_name(name):
+    config = find_algorithm(name).Config()
+    own = [field.name for field in fields(config) if not is_dataclass(getattr(config, field.name))]
+    listed = [field.name for part in config.parts() for field in fields(part)]
+    assert sorted([*own, *listed]) == sorted(config.settings())

@@ -43,7 +43,7 @@ def accuracy(policy, env) -> float:
 
 def alarms(algorithm) -> list[str]:
     """Warnings but for those of an iteration in which everything was right already."""
-    return [warning for warning in algorithm.run.warnings if "nothing to learn" not in warning]
+    return [warning for warning in algorithm.run.warnings if "no learning signal" not in warning]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,9 @@ def train(name: str, env=None, policy=None, **given):
     kind = find_algorithm(name)
     extra = {"ref_policy": given.pop("ref_policy")} if "ref_policy" in given else {}
     settings = {**COMMON, **SPECIAL.get(name, {}), **given}
-    algorithm = kind(policy or chat(), env or Vowel(SOLVED), kind.Config(**settings), None, Remembering(), **extra)
+    algorithm = kind(
+        policy or chat(), env or Vowel(SOLVED), kind.Config.from_settings(settings), None, Remembering(), **extra
+    )
     algorithm.train()
     return algorithm
 
@@ -92,7 +94,7 @@ def test_episodes_that_exist_are_enough(name, tmp_path):
     played = train("reinforce", env, iterations=16, problems_per_iteration=8, group_size=4, learning_rate=1e-9)
     played.buffer.save(tmp_path / "episodes.jsonl")
     offline = {"iterations": 30, "problems_per_iteration": 0, "replay_episodes": 64}
-    algorithm = kind(chat(), env, kind.Config(**{**COMMON, **offline}), None, Remembering())
+    algorithm = kind(chat(), env, kind.Config.from_settings({**COMMON, **offline}), None, Remembering())
     load_buffer(algorithm, tmp_path / "episodes.jsonl")
     algorithm.train()
     batch = Batch.from_episodes(played.buffer.episodes)
@@ -103,7 +105,7 @@ def test_episodes_that_exist_are_enough(name, tmp_path):
 
 
 def test_without_any_episodes_there_is_nothing_to_learn_from():
-    with pytest.raises(UserError, match="--load_buffer_from_cache_at_start"):
+    with pytest.raises(UserError, match="--load_episodes"):
         train("dpo", problems_per_iteration=0, replay_episodes=8)
 
 
@@ -114,7 +116,7 @@ def test_with_a_restart_each_iteration_learns_from_the_first_model():
     alone = find_algorithm("expert-iteration")(
         chat(), Vowel(SOLVED), replace(last.config, iterations=1, problems_per_iteration=0, replay_episodes=64)
     )
-    alone._replayed = lambda: last.buffer.of_iteration(3)
+    alone.replay.sample = lambda iteration: last.buffer.of_iteration(3)
     alone.train()
     weights = alone.policy.model.trainable()
     assert all(torch.equal(weight, weights[name]) for name, weight in last.policy.model.trainable().items())
@@ -147,11 +149,11 @@ def test_the_critic_comes_to_know_what_to_expect():
     [
         {"entropy_coeff": 0.05},
         {"kl_coeff": 0.02, "kl_target": 0.05},
-        {"normalisation": "batch"},
+        {"advantage_norm": "batch"},
         {"averaging": "constant"},
         {"filter_groups": True},
         {"curriculum": True},
-        {"max_ratio": 2.0, "replay_episodes": 32},
+        {"tis_cap": 2.0, "replay_episodes": 32},
     ],
     ids=lambda given: "-".join(given),
 )
@@ -175,15 +177,15 @@ def test_an_entropy_bonus_keeps_the_entropy_up():
 
 
 def test_an_adaptive_kl_comes_nearer_to_its_target_than_a_fixed_one():
-    target, given = 0.3, {"kl_coeff": 0.05, "iterations": 40, "kl_on_silent_groups": True}
-    fixed = train("reinforce-stable", **given)
-    moved = train("reinforce-stable", kl_target=target, **given)
+    target, given = 0.3, {"kl_coeff": 0.05, "tis_cap": 2.0, "iterations": 40}
+    fixed = train("reinforce", **given)
+    moved = train("reinforce", kl_target=target, **given)
     last = [run.run.history[-1]["kl"] for run in (fixed, moved)]
     assert abs(last[1] - target) < 0.5 * abs(last[0] - target)
-    assert moved.kl_coeff == moved.memory["kl_coeff"] != 0.05
+    assert moved.kl_coeff == moved.state["kl_coeff"] != 0.05
 
 
-def test_dapo_samples_on_until_enough_groups_teach_something():
+def test_dapo_resamples_until_enough_groups_are_informative():
     class Rare(Vowel):
         """Fifteen problems in sixteen give nobody anything."""
 
@@ -192,7 +194,7 @@ def test_dapo_samples_on_until_enough_groups_teach_something():
             return response if int(state.problem.id) % 16 == 0 else replace(response, reward=0.0)
 
     problems = [Problem(str(index), f"Q{index}", "a") for index in range(64)]
-    algorithm = train("dapo", Rare(problems), iterations=1, max_helpings=3)
+    algorithm = train("dapo", Rare(problems), iterations=1, max_resample_rounds=3)
     episodes = algorithm.buffer.of_iteration(0)
     assert len(episodes) == 3 * 4 * 16
     assert len({episode.group for episode in episodes}) == 12
@@ -210,14 +212,14 @@ class Alike(Vowel):
 
 
 def test_dapo_counts_the_groups_that_differ_in_length_alone():
-    """With a penalty for length they teach something, so no other problems are needed; without one they do not."""
+    """With a penalty for length they are informative, so no other problems are sampled; without one they are not."""
     for given, played in (({"soft_length": 4, "hard_length": 8}, 1), ({}, 3)):
-        algorithm = train("dapo", Alike(TRAIN), iterations=1, max_helpings=3, problems_per_iteration=2, **given)
+        algorithm = train("dapo", Alike(TRAIN), iterations=1, max_resample_rounds=3, problems_per_iteration=2, **given)
         assert len(algorithm.buffer.of_iteration(0)) == played * 2 * 16
         assert bool(algorithm.run.history[0]["episodes_learnt"]) == bool(given)
 
 
-def test_dapo_trims_what_teaches_beyond_the_groups_that_were_asked_for():
+def test_dapo_drops_informative_groups_beyond_those_asked_for():
     class Half(Vowel):
         """The lot decides, but the first problem of an iteration always earns the same."""
 
@@ -226,13 +228,13 @@ def test_dapo_trims_what_teaches_beyond_the_groups_that_were_asked_for():
 
     learnt = []
     kind = find_algorithm("dapo")
-    settings = kind.Config(**{**COMMON, "iterations": 1, "problems_per_iteration": 3})
+    settings = kind.Config.from_settings({**COMMON, "iterations": 1, "problems_per_iteration": 3})
     algorithm = kind(chat(), Half(TRAIN), settings, None, Remembering())
     first = TRAIN[algorithm.next_problems()[0]].id
     step = algorithm.learner.step
     algorithm.learner.step = lambda batch, loss: learnt.append(batch) or step(batch, loss)
     algorithm.train()
-    assert len(algorithm.buffer.of_iteration(0)) == 2 * 3 * 16  # two of three teach, then three of three
+    assert len(algorithm.buffer.of_iteration(0)) == 2 * 3 * 16  # two of three are informative, then three of three
     assert learnt[0].group.unique().tolist() == [1, 2, 3]
     assert (learnt[0].total_episodes, learnt[0].total_tokens) == (48, int(learnt[0].mask.sum()))
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from small_tasks import TRAIN, Remembering, Vowel, chat
-from tabular import SEQUENCES, bare, batch_of, critic_of, table
+from tabular import SEQUENCES, batch_of, make_algorithm, set_critic, table
 
 from lmgym.algorithms.ppo import PPO, PPOConfig
 from lmgym.envs.env import Env, Response
@@ -21,15 +21,15 @@ SMALL = {"iterations": 1, "eval_problems": 0, "problems_per_iteration": 5, "grou
 @pytest.mark.parametrize("gae", ["tokens", "steps"])
 def test_a_truncated_episode_goes_on_with_the_value_after_its_last_token(gae):
     """Two steps of one token each, so both ways of looking ahead agree; only the second episode was truncated."""
-    discount, trace, after = 0.9, 0.5, 0.7
+    discount, gae_lambda, after = 0.9, 0.5, 0.7
     episodes = batch_of((0, 3), REWARDS, table(0), two_steps=True)
     episodes = episodes.with_(truncated=torch.tensor([False, True]))
-    algorithm = bare("ppo", gae=gae, trace=trace, discount=discount, normalisation="none")
-    algorithm.critic.values = critic_of(lambda _: VALUES, after)
+    algorithm = make_algorithm("ppo", gae=gae, gae_lambda=gae_lambda, discount=discount, advantage_norm="none")
+    set_critic(algorithm, lambda _: VALUES, after)
     prepared = algorithm.prepare(episodes)
     ends = torch.tensor([0.0, after], dtype=torch.float64)
     last = episodes.rewards[:, 1] + discount * ends - VALUES[:, 2]
-    first = episodes.rewards[:, 0] + discount * VALUES[:, 2] - VALUES[:, 1] + discount * trace * last
+    first = episodes.rewards[:, 0] + discount * VALUES[:, 2] - VALUES[:, 1] + discount * gae_lambda * last
     assert torch.allclose(prepared.advantages[:, 1:], torch.stack([first, last], dim=1))
     assert torch.allclose(prepared.value_targets[:, 1:], torch.stack([first, last], dim=1) + VALUES[:, 1:])
 
@@ -43,7 +43,7 @@ def test_truncation_reaches_the_batch_from_the_environment():
             natural = int(state.problem.id) % 2 == 0
             return Response(0.0, reply="on", terminated=over and natural, truncated=over and not natural)
 
-    algorithm = PPO(chat(), Endless(TRAIN), PPOConfig(**SMALL), None, Remembering())
+    algorithm = PPO(chat(), Endless(TRAIN), PPOConfig.from_settings(SMALL), None, Remembering())
     seen, prepare = [], algorithm.prepare
     algorithm.prepare = lambda batch: seen.append(batch) or prepare(batch)
     algorithm.train()
@@ -54,7 +54,7 @@ def test_truncation_reaches_the_batch_from_the_environment():
 
 
 def steps_of(**given) -> tuple[PPO, list]:
-    algorithm = PPO(chat(), Vowel(TRAIN), PPOConfig(**{**SMALL, **given}), None, Remembering())
+    algorithm = PPO(chat(), Vowel(TRAIN), PPOConfig.from_settings({**SMALL, **given}), None, Remembering())
     seen, step = [], algorithm.learner.step
     algorithm.learner.step = lambda batch, loss: seen.append(batch) or step(batch, loss)
     algorithm.train()
@@ -82,7 +82,7 @@ def test_all_minibatches_are_against_the_policy_as_it_was_before_the_first():
     _, seen = steps_of(minibatches=5)
     whole, _ = steps_of(minibatches=1)
     for part in seen:
-        assert not bool(part.fresh.any())
+        assert not bool(part.on_policy.any())
         torch.testing.assert_close(part.old_logprobs, part.logprobs, atol=1e-4, rtol=0)
     assert whole.run.history[0].keys() == steps_of(minibatches=5)[0].run.history[0].keys()
 
@@ -98,4 +98,4 @@ def test_the_deal_is_a_function_of_its_seed():
 @pytest.mark.parametrize("count", [0, 6])
 def test_more_minibatches_than_groups_are_refused(count):
     with pytest.raises(UserError, match="--minibatches"):
-        PPOConfig(**SMALL, minibatches=count).check()
+        PPOConfig.from_settings({**SMALL, "minibatches": count}).check()

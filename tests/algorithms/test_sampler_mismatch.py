@@ -8,7 +8,17 @@ from dataclasses import replace
 import pytest
 import torch
 from small_tasks import TRAIN, Remembering, Vowel, chat
-from tabular import LENGTH, SEQUENCES, bare, critic_of, expected_update, logprobs_of, probabilities, table
+from tabular import (
+    LENGTH,
+    LIMIT,
+    SEQUENCES,
+    expected_update,
+    logprobs_of,
+    make_algorithm,
+    probabilities,
+    set_critic,
+    table,
+)
 from torch import Tensor
 
 from lmgym.algorithms.registry import find_algorithm
@@ -22,12 +32,13 @@ FRESH = torch.ones(2, dtype=torch.bool)
 
 
 def update(name: str, sampler: Tensor, fresh: bool = True, **settings) -> Tensor:
-    given = {"normalisation": "none", "averaging": "token", **settings}
+    given = dict(settings) if name in ("dr-grpo", "reinforce-stable") else {"advantage_norm": "none", **settings}
     given |= {"kl_coeff": 0.0, "baseline": "group"} if name == "reinforce-pp" else {}
-    algorithm = bare(name, **given, **({"trace": 1.0} if name == "ppo" else {}))
-    algorithm.critic.values = critic_of(lambda batch: batch.at_every_token(torch.full_like(batch.returns, 0.5)))
-    return expected_update(
-        algorithm, REWARDS, 2, behaviour=sampler, change=lambda batch: batch.with_(fresh=FRESH & fresh)
+    algorithm = make_algorithm(name, **given, **({"gae_lambda": 1.0} if name == "ppo" else {}))
+    set_critic(algorithm, lambda batch: batch.at_every_token(torch.full_like(batch.returns, 0.5)))
+    scale = LIMIT / LENGTH if name == "dr-grpo" else 1.0
+    return scale * expected_update(
+        algorithm, REWARDS, 2, behaviour=sampler, change=lambda batch: batch.with_(on_policy=FRESH & fresh)
     )
 
 
@@ -51,7 +62,7 @@ def definition(name: str, largest: float) -> Tensor:
 @pytest.mark.parametrize("largest", [2.0, 1.001, 0.0])
 @pytest.mark.parametrize("name", CLIPS)
 def test_the_gradient_of_fresh_episodes_is_kept_and_corrected(name, largest):
-    found = update(name, SAMPLER, max_sampler_ratio=largest)
+    found = update(name, SAMPLER, tis_cap=largest)
     assert torch.allclose(found, definition(name, largest), atol=1e-12)
 
 
@@ -63,7 +74,7 @@ def test_against_the_sampler_itself_a_narrow_clip_would_lose_much_of_it():
 @pytest.mark.parametrize("name", [*CLIPS, "cispo", "reinforce-stable"])
 def test_the_correction_brings_it_nearer_to_the_learners_own_gradient(name):
     """For the two that weigh against the sampler already, by that weight."""
-    off = {"max_ratio": 0.0} if name in ("cispo", "reinforce-stable") else {"max_sampler_ratio": 0.0}
+    off = {"tis_cap": 0.0}
     extra = {"kl_coeff": 0.0} if name == "reinforce-stable" else {}
     exact = update(name, table(0), **extra)
     corrected, plain = (update(name, SAMPLER, **extra, **given) - exact for given in ({}, off))
@@ -84,7 +95,9 @@ def train(name: str, noise: float, **given):
 
     policy.next_actions = shaken
     settings = {"iterations": 1, "problems_per_iteration": 4, "group_size": 8, "eval_problems": 0, **given}
-    algorithm = kind(policy, Vowel(TRAIN), kind.Config(learning_rate=1e-3, **settings), None, Remembering())
+    algorithm = kind(
+        policy, Vowel(TRAIN), kind.Config.from_settings({"learning_rate": 1e-3, **settings}), None, Remembering()
+    )
     step = algorithm.learner.step
 
     def recording(batch, loss):
@@ -98,14 +111,14 @@ def train(name: str, noise: float, **given):
 
 @pytest.mark.parametrize("name", ["grpo", "gspo"])
 def test_in_the_real_loop_the_first_update_does_not_see_the_samplers_rounding(name):
-    (_, plain), (_, noisy) = (train(name, noise, max_sampler_ratio=0.0)[0] for noise in (0.0, NOISE))
+    (_, plain), (_, noisy) = (train(name, noise, tis_cap=0.0)[0] for noise in (0.0, NOISE))
     assert noisy.gradient_norm == pytest.approx(plain.gradient_norm, rel=1e-5)
     assert plain.gradient_norm > 0
 
 
 def test_later_updates_are_against_the_learner_as_it_was_in_the_first():
     (first, update_), (second, _) = train("gspo", NOISE, updates_per_iteration=2)
-    assert bool(first.fresh.all())
-    assert not bool(second.fresh.any())
+    assert bool(first.on_policy.all())
+    assert not bool(second.on_policy.any())
     assert torch.equal(second.old_logprobs, update_.logprobs)
     assert not torch.allclose(second.old_logprobs, second.logprobs, atol=NOISE / 10)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hand_made import Turn, make_episode
 from small_tasks import TRAIN, Remembering, chat
-from tabular import bare
+from tabular import make_algorithm
 
 from lmgym.algorithms.registry import find_algorithm
 from lmgym.envs.env import Env, Response
@@ -43,7 +43,7 @@ def coin_tosses() -> Batch:
 def test_a_coin_toss_prefers_no_token(name, settings, sign):
     batch = coin_tosses()
     parts = [batch.select(batch.group == number) for number in range(GROUPS)]
-    algorithm = bare(name, **settings)
+    algorithm = make_algorithm(name, **settings)
     counts = np.zeros(SIZE)
     for part in (part.with_(group=part.group * 0) for part in parts):
         chosen = algorithm.advantages(part)[:, 1] * sign > 0

@@ -12,15 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import tiny_model, tiny_tokenizer
-from lmgym.algorithms.with_reference import WithReference
 from small_tasks import TEST, TRAIN, Nothing, Remembering, TwoTurns, Uneven, Vowel, chat, rewards
 
+from lmgym.algorithms.parts import KLPenalty
 from lmgym.algorithms.registry import find_algorithm
 from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
 from lmgym.algorithms.reinforce_stable import ReinforceStable, ReinforceStableConfig
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.buffer import read_episodes
-from lmgym.engines.engine import GO_ON, Verdict
 from lmgym.envs.env import Env, Response
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
@@ -47,7 +46,7 @@ CLOCK = {"seconds", "seconds_collecting", "seconds_learning", "tokens_per_second
 
 def config(kind=ReinforceStableConfig, **given):
     start = {"iterations": 15, "problems_per_iteration": 4, "group_size": 16, "learning_rate": 5e-3, "eval_problems": 0}
-    return kind(**{**start, "schedule": "constant", "save_every": 0, **given})
+    return kind.from_settings({**start, "schedule": "constant", "save_every": 0, **given})
 
 
 def learn(settings, policy=None, env: Env | None = None, eval_env: Env | None = None, **extra) -> RLAlgorithm:
@@ -62,18 +61,19 @@ def learn(settings, policy=None, env: Env | None = None, eval_env: Env | None = 
     [
         config(ReinforceConfig),
         config(ReinforceConfig, baseline="batch"),
-        config(kl_place="loss"),
-        config(kl_place="reward"),
-        config(kl_place="loss", kl_estimator="k1", replay_episodes=32, updates_per_iteration=2),
+        config(),
+        config(ReinforceConfig, kl_coeff=0.01, tis_cap=2.0, kl_place="reward"),
+        config(replay_episodes=32, updates_per_iteration=2),
         config(
+            ReinforceConfig,
+            kl_coeff=0.01,
+            tis_cap=2.0,
             kl_place="reward",
-            kl_estimator="k1",
             replay_episodes=32,
-            balanced_replay=True,
             updates_per_iteration=2,
             baseline="batch",
         ),
-        config(update_reference_every=2, gradient_accumulation_steps=3, schedule="cosine", warmup_steps=2),
+        config(update_reference_every=2, micro_batch_tokens=256, schedule="cosine", warmup_steps=2),
     ],
     ids=lambda settings: f"{type(settings).__name__}",
 )
@@ -81,14 +81,15 @@ def test_the_mean_reward_rises_clearly(settings):
     algorithm = learn(settings)
     assert rewards(algorithm)[0] < 0.3
     assert sum(rewards(algorithm)[-3:]) / 3 > 0.8
-    assert max(metrics["gap_max"] for metrics in algorithm.run.history) < 1e-4
+    assert max(metrics["logprob_diff_max"] for metrics in algorithm.run.history) < 1e-4
 
 
 @pytest.mark.parametrize("kl_place", ["loss", "reward"])
 def test_lora_learns_while_the_base_weights_stay(model_folder, kl_place):
     model = load_model(str(model_folder), dtype="float32", lora=LoraSettings(rank=8, alpha=16))
     before = {name: weight.detach().clone() for name, weight in model.network.named_parameters()}
-    settings = config(kl_place=kl_place, learning_rate=1e-2, iterations=20, update_reference_every=3)
+    given = {"kl_coeff": 0.01, "tis_cap": 2.0, "kl_place": kl_place, "update_reference_every": 3}
+    settings = config(ReinforceConfig, learning_rate=1e-2, iterations=20, **given)
     algorithm = learn(settings, chat(model))
     assert rewards(algorithm)[0] < 0.5
     assert sum(rewards(algorithm)[-3:]) / 3 > 0.8
@@ -105,7 +106,7 @@ def test_a_refreshed_reference_is_the_policy_itself_and_another_is_left_behind(m
     distances = {}
     for every in (0, 1, 2):
         policy = chat(load_model(str(model_folder), dtype="float32", lora=adapter))
-        settings = config(iterations=4, update_reference_every=every, learning_rate=1e-2, kl_on_silent_groups=True)
+        settings = config(iterations=4, update_reference_every=every, learning_rate=1e-2)
         algorithm = learn(settings, policy)
         distances[every] = [metrics["kl"] > 1e-6 for metrics in algorithm.run.history]
     assert distances == {0: [False, True, True, True], 1: [False] * 4, 2: [False, True, False, True]}
@@ -134,25 +135,25 @@ def test_a_penalty_alone_brings_the_policy_back_to_the_reference():
 @pytest.mark.parametrize("name", ["reinforce", "grpo", "ppo", "expert-iteration", "online-dpo", "reinforce-stable"])
 def test_an_iteration_with_nothing_to_learn_reports_that(name):
     kind = find_algorithm(name)
-    given = {"kl_on_silent_groups": False} if name == "reinforce-stable" else {}
+    given = {"kl_coeff": 0.0} if name == "reinforce-stable" else {}
     settings = config(
         kind.Config, iterations=2, problems_per_iteration=2, group_size=4, updates_per_iteration=1, **given
     )
     algorithm = kind(chat(), Nothing(TRAIN), settings, None, Remembering())
     algorithm.train()
     for metrics in algorithm.run.history:
-        assert {"entropy", "gap", "gap_max", "learning_rate"} <= metrics.keys()
+        assert {"entropy", "logprob_diff", "logprob_diff_max", "learning_rate"} <= metrics.keys()
         assert (metrics["loss"], metrics["gradient_norm"]) == (0, 0)
         assert metrics["episodes_learnt"] == (8 if name == "ppo" else 0)
-        assert ("kl" in metrics) == (name in ("online-dpo", "reinforce-stable"))
+        assert ("kl" in metrics) == (name == "online-dpo")
         assert metrics["entropy"] > 0
         assert metrics["learning_rate"] == 5e-3
-        assert metrics["gap_max"] < 1e-4
+        assert metrics["logprob_diff_max"] < 1e-4
     assert len(algorithm.run.warnings) == 1, "once, for as long as it lasts"
     assert "all 8 rewards are 0" in algorithm.run.warnings[0]
 
 
-def test_a_new_silence_is_said_again():
+def test_a_new_lack_of_signal_is_said_again():
     class Now(Vowel):
         """Rewards by lot, in every second iteration."""
 
@@ -166,7 +167,9 @@ def test_a_new_silence_is_said_again():
 
 
 def test_two_turns_with_step_rewards_are_both_learnt():
-    algorithm = learn(config(kl_place="reward", discount=0.5), env=TwoTurns(TRAIN))
+    algorithm = learn(
+        config(ReinforceConfig, kl_coeff=0.01, tis_cap=2.0, kl_place="reward", discount=0.5), env=TwoTurns(TRAIN)
+    )
     assert rewards(algorithm)[0] < 0.4
     assert sum(rewards(algorithm)[-3:]) / 3 > 0.8
     last = algorithm.buffer.of_iteration(14)
@@ -177,8 +180,11 @@ def test_two_turns_with_step_rewards_are_both_learnt():
 class Forcing(ChatPolicy):
     """After its second token a tool writes two more, as a calculator would."""
 
-    def watch(self, ids):
-        return Verdict(force=self.encode("=>")) if len(ids) == 2 else GO_ON
+    def stop_ids(self, written):
+        return frozenset(range(self.model.vocabulary_size)) if len(written) < 2 else frozenset()
+
+    def tool_output(self, written):
+        return self.encode("=>") if len(written) == 2 else ()
 
 
 def test_the_tokens_trained_on_are_the_tokens_sampled():
@@ -204,7 +210,7 @@ def test_the_tokens_trained_on_are_the_tokens_sampled():
         assert sorted(batch.tokens[batch.mask].tolist()) == sorted(sampled)
         rows = [tuple(row[:end]) for row, end in zip(batch.tokens.tolist(), batch.lengths.tolist(), strict=True)]
         assert sorted(rows) == sorted(episode.tokens for episode in episodes)
-    assert max(metrics["gap_max"] for metrics in algorithm.run.history) < 1e-4
+    assert max(metrics["logprob_diff_max"] for metrics in algorithm.run.history) < 1e-4
 
 
 def test_the_stepwise_policy_learns_line_by_line():
@@ -258,7 +264,7 @@ def test_old_episodes_do_not_count_in_the_gap_between_sampler_and_learner():
     algorithm.train()
     assert algorithm.run.history[1]["episodes_learnt"] > 0
     assert algorithm.run.history[1]["reward"] == 0
-    assert algorithm.run.history[1]["gap_max"] < 1e-4
+    assert algorithm.run.history[1]["logprob_diff_max"] < 1e-4
     assert not algorithm.run.warnings
 
 
@@ -288,7 +294,7 @@ def begin(folder: Path, model_folder: Path, lora: bool, **given) -> RLAlgorithm:
     kind = find_algorithm(given.pop("algorithm", "reinforce-stable"))
     chosen = {"iterations": 4, "problems_per_iteration": 2, "group_size": 4, "eval_problems": 4, "evaluate_every": 2}
     chosen |= {"schedule": "cosine", "warmup_steps": 1, "learning_rate": 1e-2, "save_every": 1}
-    if issubclass(kind, WithReference):
+    if kind.Config().part(KLPenalty) is not None:
         chosen["kl_coeff"] = 0.1
     run = Remembering(folder)
     envs = Uneven(TRAIN), Uneven(TEST)
@@ -305,8 +311,18 @@ def read_metrics(folder: Path) -> list[dict[str, float]]:
     [
         (False, 2, {}),
         (False, 3, {"update_reference_every": 2}),
-        (False, 2, {"kl_place": "reward", "replay_episodes": 4, "updates_per_iteration": 2}),
-        (False, 2, {"algorithm": "gspo", "replay_episodes": 8, "buffer_capacity": 12, "updates_per_iteration": 2}),
+        (
+            False,
+            2,
+            {
+                "algorithm": "reinforce",
+                "kl_place": "reward",
+                "tis_cap": 2.0,
+                "replay_episodes": 4,
+                "updates_per_iteration": 2,
+            },
+        ),
+        (False, 2, {"algorithm": "gspo", "replay_episodes": 8, "updates_per_iteration": 2}),
         (True, 2, {"update_reference_every": 1}),
         (True, 3, {"update_reference_every": 2}),
         (False, 2, {"algorithm": "ppo", "critic": "head"}),
@@ -388,16 +404,19 @@ def test_resumed_with_the_same_iterations_the_schedule_stays(tmp_path, model_fol
     begin(tmp_path, model_folder, lora=False, iterations=2).train()
     again = begin(tmp_path, model_folder, lora=False, iterations=2)
     again.run.resume(again)
-    assert "schedule_step" not in again.memory
+    assert "schedule_step" not in again.state
 
 
-def test_an_author_adds_a_metric_and_a_schedule_by_two_methods():
+def test_an_author_adds_a_metric_and_a_schedule():
     class Mine(ReinforceStable):
-        def learning_rate_factor(self, step, total):
-            return 0.5**step
+        def setup(self, ref_policy):
+            super().setup(ref_policy)
+            self.learner.schedule = lambda step, total: 0.5**step
 
-        def extra_metrics(self, episodes, batch):
-            return {"advantage_max": float(batch.advantages.max()), "episodes": float(len(episodes))}
+        def advantages(self, batch):
+            advantages = super().advantages(batch)
+            self.recorded |= {"advantage_max": float(advantages.max()), "episodes": float(len(batch))}
+            return advantages
 
     algorithm = Mine(chat(), Vowel(TRAIN), config(iterations=3), None, Remembering())
     algorithm.train()
@@ -483,9 +502,9 @@ def test_a_sampler_that_disagrees_with_the_learner_is_a_loud_warning():
         replace(action, logprobs=tuple(value - 0.2 for value in action.logprobs)) for action in act(states, temperature)
     ]
     algorithm = learn(config(iterations=1), policy)
-    assert algorithm.run.history[0]["gap"] == pytest.approx(0.2, abs=1e-3)
+    assert algorithm.run.history[0]["logprob_diff"] == pytest.approx(0.2, abs=1e-3)
     assert len(algorithm.run.warnings) == 1
-    assert "disagree by 0.2" in algorithm.run.warnings[0]
+    assert "differ by 0.2" in algorithm.run.warnings[0]
 
 
 def test_every_problem_comes_once_before_any_comes_twice():
@@ -498,8 +517,9 @@ def test_every_problem_comes_once_before_any_comes_twice():
 
 
 def test_episodes_on_disk_are_those_of_the_run(tmp_path):
-    settings = config(iterations=2, problems_per_iteration=2, group_size=2, buffer_capacity=4)
+    settings = config(iterations=2, problems_per_iteration=2, group_size=2)
     algorithm = ReinforceStable(chat(), TwoTurns(TRAIN), settings, run=Remembering(tmp_path, {}))
+    algorithm.buffer.capacity = 4
     algorithm.train()
     episodes = list(read_episodes(tmp_path / "episodes.jsonl"))
     assert [episode.iteration for episode in episodes] == [0] * 4 + [1] * 4
@@ -510,8 +530,8 @@ def test_episodes_on_disk_are_those_of_the_run(tmp_path):
     assert "<|start|>user\nmore<|stop|>" in decoded
 
 
-@pytest.mark.parametrize("everywhere", [False, True])
-def test_every_group_is_held_to_the_reference_or_only_those_with_an_advantage_but_all_are_measured(everywhere):
+@pytest.mark.parametrize("kl_coeff", [0.0, 0.01])
+def test_with_a_kl_every_group_is_computed_else_only_those_with_an_advantage(kl_coeff):
     class OneProblemCounts(Vowel):
         def respond(self, state: State, text: str, finish: Finish) -> Response:
             response = super().respond(state, text, finish)
@@ -520,14 +540,16 @@ def test_every_group_is_held_to_the_reference_or_only_those_with_an_advantage_bu
     asked = []
 
     class Asking(ReinforceStable):
-        def loss(self, logprobs, batch):
+        def loss(self, scores, batch):
             asked.append(len(batch) if self.iteration == 0 else 0)
-            return super().loss(logprobs, batch)
+            return super().loss(scores, batch)
 
-    settings = config(iterations=2, kl_on_silent_groups=everywhere)
+    settings = config(iterations=2, kl_coeff=kl_coeff)
     algorithm = Asking(chat(), OneProblemCounts(TRAIN[:4]), settings, None, Remembering())
     algorithm.train()
-    assert sum(asked) == (64 if everywhere else 16)
+    assert sum(asked) == (64 if kl_coeff else 16)
+    if not kl_coeff:
+        return
     batch = Batch.from_episodes(algorithm.buffer.of_iteration(1))
     reference = algorithm.reference.logprobs(algorithm.learner, batch)
     measured = masked_mean(kl_estimate(batch.logprobs, reference, "k3"), batch.mask)

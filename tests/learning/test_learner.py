@@ -43,7 +43,7 @@ def ids(count: int, seed: int) -> list[int]:
     return [int(i) for i in np.random.default_rng(seed).integers(3, 99, count)]
 
 
-def learnable_batch() -> Batch:
+def selected_batch() -> Batch:
     """Three groups of ragged two-step episodes with a shared trunk, replies and forced tokens."""
     episodes = []
     for group in range(3):
@@ -111,7 +111,7 @@ def test_groups_stand_together_and_those_of_other_iterations_apart():
 
 
 def test_the_totals_are_those_of_the_whole_step():
-    batch = learnable_batch()
+    batch = selected_batch()
     part = batch.select(torch.tensor([4, 1]))
     assert torch.equal(part.tokens, batch.tokens[[4, 1]])
     assert torch.equal(part.advantages, batch.advantages[[4, 1]])
@@ -123,7 +123,7 @@ def test_the_totals_are_those_of_the_whole_step():
 
 
 def test_micro_batches_keep_to_their_budget_and_lose_nobody():
-    batch = learnable_batch()
+    batch = selected_batch()
     for budget in (1, 30, 60, 10**6):
         parts = list(batch.micro_batches(budget, shared=12))
         assert torch.equal(torch.cat([part.lengths for part in parts]), batch.lengths)
@@ -137,7 +137,7 @@ def test_micro_batches_keep_to_their_budget_and_lose_nobody():
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 def test_a_step_follows_the_gradient_that_transformers_gives(architecture):
-    model, batch = tiny_model(architecture), learnable_batch()
+    model, batch = tiny_model(architecture), selected_batch()
     twin, before = plain_network(model), weights(model)
     logprobs, entropies = plain_scores(twin, batch.tokens, batch.mask, 1.0)
     loss = -(batch.advantages * logprobs * batch.mask).sum() / batch.mask.sum()
@@ -155,7 +155,7 @@ def test_a_step_follows_the_gradient_that_transformers_gives(architecture):
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen3", "gpt2"])
 def test_the_size_of_a_micro_batch_never_changes_the_step(architecture):
-    batch = learnable_batch()
+    batch = selected_batch()
     moved, updates = [], []
     for tokens, accumulation in [(10**6, 1), (64, 1), (1, 1), (10**6, 3), (64, 3)]:
         model = tiny_model(architecture)
@@ -171,7 +171,7 @@ def test_the_size_of_a_micro_batch_never_changes_the_step(architecture):
 
 
 def test_with_its_own_optimiser_too_micro_batches_hardly_matter():
-    batch, moved = learnable_batch(), []
+    batch, moved = selected_batch(), []
     for tokens in (10**6, 64, 1):
         model = tiny_model()
         Learner(model, replace(SETTINGS, learning_rate=1e-3, micro_batch_tokens=tokens)).step(batch, reinforce)
@@ -182,7 +182,7 @@ def test_with_its_own_optimiser_too_micro_batches_hardly_matter():
 
 
 def test_the_gradient_is_clipped_to_its_norm_and_reported_before():
-    batch = learnable_batch()
+    batch = selected_batch()
     free, bound, loose = (tiny_model() for _ in range(3))
     start = weights(free)
     norm = with_sgd(free).step(batch, reinforce).gradient_norm
@@ -227,7 +227,7 @@ def test_a_learner_uses_its_schedule():
     learner = with_sgd(model, schedule="linear", total_steps=4, warmup_steps=2)
     before, sizes, rates = weights(model), [], []
     for _ in range(4):
-        update = learner.step(learnable_batch(), reinforce)
+        update = learner.step(selected_batch(), reinforce)
         rates.append(update.learning_rate)
         sizes.append(distance(before, weights(model)) / update.gradient_norm)
         before = weights(model)
@@ -236,7 +236,7 @@ def test_a_learner_uses_its_schedule():
 
 
 def test_no_episodes_no_move():
-    model, batch = tiny_model(), learnable_batch()
+    model, batch = tiny_model(), selected_batch()
     learner = Learner(model, replace(SETTINGS, weight_decay=0.1))
     before = weights(model)
     assert learner.step(batch.select(torch.zeros(len(batch), dtype=torch.bool)), reinforce) is None
@@ -246,7 +246,7 @@ def test_no_episodes_no_move():
 
 
 def test_a_gradient_that_is_not_finite_leaves_the_weights_and_the_optimiser_alone():
-    model, batch = tiny_model(), learnable_batch()
+    model, batch = tiny_model(), selected_batch()
     learner = Learner(model, SETTINGS)
     before = weights(model)
     update = learner.step(batch.with_(advantages=batch.advantages * float("inf")), reinforce)
@@ -258,7 +258,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_and_the_optimiser_alon
 
 
 def test_the_version_counts_steps_and_the_logprobs_are_those_before_the_step():
-    model, batch = tiny_model(), learnable_batch()
+    model, batch = tiny_model(), selected_batch()
     learner = Learner(model, replace(SETTINGS, learning_rate=0.01))
     for version in range(3):
         assert model.version == version
@@ -268,7 +268,7 @@ def test_the_version_counts_steps_and_the_logprobs_are_those_before_the_step():
 
 
 def test_better_tokens_become_likelier():
-    model, batch = tiny_model(), learnable_batch()
+    model, batch = tiny_model(), selected_batch()
     learner = Learner(model, replace(SETTINGS, learning_rate=1e-3))
     before = learner.logprobs(model, batch)
     learner.step(batch, reinforce)
@@ -283,6 +283,6 @@ def test_under_lora_the_adapter_moves_and_the_base_does_not():
     before = weights(model)
     learner = Learner(model, replace(SETTINGS, learning_rate=0.01, weight_decay=0.1))
     for _ in range(2):
-        learner.step(learnable_batch(), reinforce)
+        learner.step(selected_batch(), reinforce)
     for name, weight in weights(model).items():
         assert torch.equal(weight, before[name]) != ("lora_" in name), name

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from hand_made import Turn, make_episode
-from lmgym.algorithms.learning_signal import without_signal
 
+from lmgym.algorithms.metrics import without_signal
 from lmgym.types import Episode
 
 
@@ -28,12 +28,15 @@ def episode(reward: float, *, group: int = 0, cut: bool = False, **graded: bool)
         ([episode(0.0, parsed=False)] * 3 + [episode(0.0, parsed=True)], ["all 4 rewards are 0", "75% no answer"]),
         ([episode(1.0)] * 4, ["all 4 rewards are 1", "harder"]),
         ([episode(1.0, cut=True)] * 4, ["all 4 rewards are 1", "harder"]),
-        ([episode(0.1)] * 4, ["all 4 rewards are 0.1", "now and then"]),
+        ([episode(0.1)] * 4, ["all 4 rewards are 0.1", "some episodes succeed"]),
         ([episode(0.1, cut=True)] * 4, ["all 4 rewards are 0.1", "100% were cut off"]),
         ([episode(0.5, correct=True)] * 2 + [episode(0.5, correct=False)] * 2, ["all 4 rewards are 0.5", "harder"]),
-        ([episode(1.0, correct=True)] + [episode(1.0, correct=False)] * 2, ["all 3 rewards are 1", "now and then"]),
+        (
+            [episode(1.0, correct=True)] + [episode(1.0, correct=False)] * 2,
+            ["all 3 rewards are 1", "some episodes succeed"],
+        ),
         ([episode(0.0)] * 2 + [episode(1.0, group=1)] * 2, ["within each group", "--group_size"]),
-        ([episode(0.0)] * 2, ["all 2 rewards are 0", "now and then"]),
+        ([episode(0.0)] * 2, ["all 2 rewards are 0", "some episodes succeed"]),
     ],
 )
 def test_the_sentence_names_the_rewards_and_the_likely_cause(episodes, says):
