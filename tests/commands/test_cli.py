@@ -28,8 +28,6 @@ from lmgym.evaluation.trained_problems import trained_problems
 
 TINY = ["--iterations", "2", "--problems_per_iteration", "2", "--group_size", "2", "--max_tokens", "8", "--shots", "1"]
 TINY += ["--eval_problems", "4", "--dtype", "float32", "--env_options", "max_steps", "2"]
-SILENT = "--kl_on_silent_groups"
-"""A tiny model earns nothing: without this there would be nothing to learn and to report."""
 
 
 class Outcome:
@@ -77,8 +75,10 @@ def out(tmp_path) -> Path:
 def train(run, model_folder, out):
     """Runs a tiny training, with some flags of one's own."""
 
-    def run_training(*arguments: object, algorithm: str = "reinforce-stable", env: object = "arithmetic") -> Outcome:
-        start = ["train", algorithm, "--env", env, "--out", out, *TINY]
+    def run_training(
+        *arguments: object, algorithm: str = "reinforce-stable", env: object = "arithmetic", name: str = "run"
+    ) -> Outcome:
+        start = ["train", algorithm, "--env", env, "--out", out / name, *TINY]
         model = [] if "--model" in arguments else ["--model", model_folder]
         return run(*start, *model, *arguments)
 
@@ -140,8 +140,8 @@ def test_a_mistake_is_one_sentence(run, arguments, says):
         (["--ref_model", "nothing"], "no model is named 'nothing'"),
         (["--iterations", "0"], "--iterations is 0: it must be at least 1"),
         (["--group_size", "0"], "--group_size is 0: it must be at least 1"),
-        (["--discount", "2"], "--discount is 2.0: it must be from 0 to 1"),
-        (["--discount", "-0.5"], "--discount is -0.5: it must be at least 0"),
+        (["--kl_coeff", "-0.5"], "--kl_coeff is -0.5: it must be at least 0"),
+        (["--update_reference_every", "2", "--kl_coeff", "0"], "--update_reference_every needs a KL penalty"),
         (["--learning_rate", "nan"], "--learning_rate is nan"),
         (["--learning_rate", "0"], "--learning_rate and --max_gradient_norm must be above 0"),
         (["--temperature", "-1"], "--temperature is -1.0: it must be 0 or more"),
@@ -153,7 +153,7 @@ def test_a_mistake_is_one_sentence(run, arguments, says):
         (["--device", "gpu9"], "device 'gpu9' cannot be used"),
         (["--system_prompt", "no_such_prompt.txt"], "there is no system prompt 'no_such_prompt.txt'"),
         (["--track", "wandbb"], "there is no tracker 'wandbb'; there are wandb, tensorboard, trackio"),
-        (["--load_buffer_from_cache_at_start", "none.jsonl"], "none.jsonl cannot be read"),
+        (["--load_episodes", "none.jsonl"], "none.jsonl cannot be read"),
     ],
 )
 def test_a_wrong_setting_is_one_sentence_and_leaves_no_run_behind(train, out, flags, says):
@@ -163,7 +163,7 @@ def test_a_wrong_setting_is_one_sentence_and_leaves_no_run_behind(train, out, fl
     assert is_untouched(out)
 
 
-@pytest.mark.parametrize("flags", [["--iterations", "many"], ["--no_such_flag", "1"], ["--kl_place", "nowhere"]])
+@pytest.mark.parametrize("flags", [["--iterations", "many"], ["--no_such_flag", "1"], ["--baseline", "nowhere"]])
 def test_a_flag_that_cannot_be_read_exits_with_2_and_names_it(train, out, flags):
     outcome = train(*flags)
     assert outcome.code == 2
@@ -208,21 +208,21 @@ def test_a_model_without_a_chat_template_is_prompted_in_plain_text(train, out, c
     settings = json.loads(path.read_text())
     settings.pop("chat_template", None)
     path.write_text(json.dumps(settings))
-    assert train("--model", changed_model, "--name", "base").code == 0
+    assert train("--model", changed_model, name="base").code == 0
     episode = json.loads((out / "base" / "episodes.jsonl").read_text().splitlines()[0])
     assert episode["steps"][0]["read_ids"][-10:] == AutoTokenizer.from_pretrained(changed_model).encode("Solution:\n")
 
 
 def test_the_memory_a_run_will_need_is_said_before_it_begins_and_too_much_is_refused(train, out, changed_model):
-    told = train("--name", "fits").out
+    told = train(name="fits").out
     assert told.index("memory: about") < told.index("held-out problems")
     path = changed_model / "config.json"
     large = {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "vocab_size": 128256}
     path.write_text(json.dumps(json.loads(path.read_text()) | large))
-    outcome = train("--model", changed_model, "--name", "does-not-fit")
+    outcome = train("--model", changed_model, name="does-not-fit")
     assert is_one_sentence(outcome), outcome.err
     assert "does not fit into memory: it needs about" in outcome.err
-    assert "--lora" in outcome.err
+    assert "--lora_rank" in outcome.err
     assert not (out / "does-not-fit").exists()
 
 
@@ -248,7 +248,7 @@ def test_a_name_that_exists_is_one_sentence_and_nothing_is_overwritten(train, ou
     (out / "mine" / "notes.txt").write_text("keep me")
     (out / "file").write_text("keep me too")
     for name in ("mine", "file"):
-        outcome = train("--name", name)
+        outcome = train(name=name)
         assert is_one_sentence(outcome), outcome.err
         assert f"{out / name} exists already" in outcome.err
     assert sorted(path.name for path in out.rglob("*")) == ["file", "mine", "notes.txt"]
@@ -299,6 +299,71 @@ def test_wandb_without_a_key_is_one_sentence_and_leaves_no_run(train, out, tmp_p
     assert is_untouched(out)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["train", "grpo", "--normalisation", "none"], "--normalisation is now called --advantage_norm"),
+        (["train", "--max_ratio", "2"], "--max_ratio is now called --tis_cap"),
+        (["train", "grpo", "--max_sampler_ratio=2"], "--max_sampler_ratio is now called --tis_cap"),
+        (["train", "sft", "--trace", "1"], "--trace is now called --gae_lambda, which this command does not have"),
+        (["train", "dapo", "--max-helpings", "2"], "--max_helpings is now called --max_resample_rounds"),
+        (["train", "--name", "mine"], "--name is gone: a run directory is named by --out"),
+        (["train", "--no_kl_on_silent_groups"], "--kl_on_silent_groups is gone: the KL penalty is always over all"),
+        (["train", "--lora"], "--lora is gone: --lora_rank above 0"),
+        (["eval", "--import", "json"], "--import is gone"),
+        (["bench"], "python -m benchmarks.speed"),
+    ],
+)
+def test_what_version_01_called_differently_says_its_name_now(run, arguments, says):
+    outcome = run(*arguments)
+    assert is_one_sentence(outcome), outcome.err
+    assert says in outcome.err
+
+
+def old_run(finished: Path, folder: Path, **changed: object) -> Path:
+    """A run as version 0.1 wrote it."""
+    shutil.copytree(finished, folder)
+    config = json.loads((folder / "config.json").read_text())
+    for name in ("lmgym_version", "tis_cap", "load_episodes", "out", "lora_rank"):
+        config.pop(name)
+    config |= {"max_ratio": 2.0, "normalisation": "none", "averaging": "token", "kl_place": "loss", "discount": 1.0}
+    config |= {"kl_on_silent_groups": True, "kl_estimator": "k3", "lora": False, "lora_rank": 16, "lora_alpha": 32}
+    config |= {"out": str(folder.parent), "name": folder.name, "imports": [], "load_buffer_from_cache_at_start": ""}
+    config |= {"token_budget": 0, "weight_decay": 0.0, "evaluate_at_start": True, "entropy_coeff": 0.0}
+    (folder / "config.json").write_text(json.dumps(config | changed))
+    for path in folder.glob("checkpoints/*/state.json"):
+        state = json.loads(path.read_text())
+        state["memory"] = state.pop("algorithm_state")
+        path.write_text(json.dumps(state))
+    return folder
+
+
+def test_an_old_run_says_what_its_settings_are_called_now_and_goes_on(run, stopped, tmp_path):
+    folder = old_run(stopped, tmp_path / "old")
+    measured = run("eval", "--model", folder, "--problems", 2)
+    assert measured.code == 0, measured.err
+    assert f"{folder} was written by lmgym 0.1: --normalisation is now --advantage_norm" in measured.err
+    resumed = run("train", "--resume", folder, "--iterations", 2)
+    assert resumed.code == 0, resumed.err
+    assert "--max_ratio is now --tis_cap" in resumed.err
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["tis_cap"], config["lora_rank"], config["lmgym_version"]) == (2.0, 0, lmgym.__version__)
+
+
+def test_an_old_run_whose_settings_are_no_more_is_refused_in_one_sentence(run, stopped, tmp_path):
+    for name, value in {"kl_on_silent_groups": False, "kl_place": "reward", "averaging": "episode"}.items():
+        folder = old_run(stopped, tmp_path / name, **{name: value})
+        outcome = run("train", "--resume", folder, "--iterations", 2)
+        assert is_one_sentence(outcome), outcome.err
+        assert f"--{name} {value}" in outcome.err
+        assert f"lmgym train --model {folder}" in outcome.err
+
+
+def test_the_default_algorithm_has_at_most_forty_settings(run):
+    flags = [line for line in run("train", "--help").out.splitlines() if line.startswith("│ --")]
+    assert 30 < len(flags) <= 40
+
+
 def test_every_usual_name_means_a_flag_that_there_is():
     known = set()
     for name in ALGORITHMS:
@@ -347,7 +412,7 @@ def test_help_shows_every_command_and_every_flag_with_its_line(run):
     assert run("--version").out.strip() == lmgym.__version__
     text = " ".join(run("train", "--help").out.split())
     assert "--kl_coeff" in text
-    assert "How strongly the policy is held to the reference" in text
+    assert "Coefficient of the KL penalty to the reference policy" in text
     assert "--group_size" in text
     assert "--kl_coeff" not in run("train", "sft", "--help").out
     assert "--sample_temperature" in run("eval", "--help").out
@@ -372,8 +437,8 @@ def test_playing_by_hand_shows_problem_reward_and_solution(run):
 def finished(tmp_path_factory, model_folder) -> Path:
     """A real run of two iterations."""
     root = tmp_path_factory.mktemp("finished")
-    arguments = ["train", "reinforce-stable", "--env", "arithmetic", "--model", str(model_folder), "--out", str(root)]
-    main([*arguments, *TINY, "--name", "run", "--track", "tensorboard", "--replay_episodes", "2", SILENT])
+    arguments = ["train", "reinforce-stable", "--env", "arithmetic", "--model", str(model_folder)]
+    main([*arguments, *TINY, "--out", str(root / "run"), "--track", "tensorboard", "--replay_episodes", "2"])
     return root / "run"
 
 
@@ -385,7 +450,16 @@ def test_a_run_keeps_all_that_was_promised(finished, model_folder):
     rows = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
     assert [row["iteration"] for row in rows if "reward" in row] == [1, 2]
     assert [row["iteration"] for row in rows if "eval/strict" in row] == [0, 2]
-    assert {"kl", "entropy", "length", "gradient_norm", "gap", "tokens_per_second"} <= set(rows[1])
+    assert {
+        "kl",
+        "entropy",
+        "length",
+        "gradient_norm",
+        "logprob_diff",
+        "logprob_diff_p95",
+        "logprob_diff_max",
+        "tokens_per_second",
+    } <= set(rows[1])
     assert len((finished / "episodes.jsonl").read_text().splitlines()) == 8
     results = json.loads((finished / "results.json").read_text())
     assert results["contaminated"] is False
@@ -478,13 +552,13 @@ def test_only_a_path_has_a_training_whatever_the_current_directory_is(finished, 
 def test_what_a_run_learnt_from_a_buffer_or_before_it_began_counts_as_trained_on(run, finished, tmp_path):
     trained = trained_problems(str(finished))
     loaded = ["--problems_per_iteration", 0, "--replay_episodes", 4]
-    loaded += ["--load_buffer_from_cache_at_start", finished / "episodes.jsonl"]
-    flags = ["--env", "arithmetic", *TINY, "--iterations", 1, "--eval_problems", 0, "--out", tmp_path]
-    outcome = run("train", "expert-iteration", "--model", finished / "model", *flags, *loaded, "--name", "offline")
+    loaded += ["--load_episodes", finished / "episodes.jsonl"]
+    flags = ["--env", "arithmetic", *TINY, "--iterations", 1, "--eval_problems", 0, "--out", tmp_path / "offline"]
+    outcome = run("train", "expert-iteration", "--model", finished / "model", *flags, *loaded)
     assert outcome.code == 0, outcome.err
     assert not (tmp_path / "offline" / "episodes.jsonl").exists()
     config = json.loads((tmp_path / "offline" / "config.json").read_text())
-    for change in ({"model": "smollm2-135m"}, {"load_buffer_from_cache_at_start": ""}):  # by the one or by the other
+    for change in ({"model": "smollm2-135m"}, {"load_episodes": ""}):  # by the one or by the other
         (tmp_path / "offline" / "config.json").write_text(json.dumps(config | change))
         assert trained_problems(str(tmp_path / "offline" / "model")) == trained
 
@@ -492,11 +566,11 @@ def test_what_a_run_learnt_from_a_buffer_or_before_it_began_counts_as_trained_on
 def test_the_runs_that_a_model_came_from_are_followed_once_and_as_far_as_they_are_there(finished, tmp_path):
     trained = trained_problems(str(finished))
     configs = {
-        "first": {"model": str(tmp_path / "third"), "load_buffer_from_cache_at_start": "gone.jsonl"},
+        "first": {"model": str(tmp_path / "third"), "load_episodes": "gone.jsonl"},
         "second": {"model": str(tmp_path / "first" / "model")},
         "third": {"model": str(tmp_path / "second")},
         "orphan": {"model": str(tmp_path / "gone")},
-        "unnamed": {"load_buffer_from_cache_at_start": str(finished / "episodes.jsonl")},
+        "unnamed": {"load_episodes": str(finished / "episodes.jsonl")},
     }
     for name, config in configs.items():
         (tmp_path / name / "model").mkdir(parents=True)
@@ -517,7 +591,7 @@ def test_a_run_that_saved_no_checkpoint_says_so_and_stays_as_it_was(run, finishe
 
 
 def test_a_wrong_setting_beside_resume_does_not_spoil_the_run(train, run, out):
-    assert train("--name", "it", "--save_every", 1).code == 0
+    assert train("--save_every", 1, name="it").code == 0
     before = (out / "it" / "config.json").read_text()
     for flags in (["--iterations", 0], ["--temperature", 0], ["--track", "nothing"]):
         outcome = run("train", "--resume", out / "it", *flags)
@@ -536,8 +610,8 @@ def test_a_wrong_setting_beside_resume_does_not_spoil_the_run(train, run, out):
 def stopped(tmp_path_factory, model_folder) -> Path:
     """A run of one iteration that can be resumed; every test of it works on a copy."""
     root = tmp_path_factory.mktemp("stopped")
-    arguments = ["train", "reinforce-stable", "--env", "arithmetic", "--model", str(model_folder), "--out", str(root)]
-    main([*arguments, *TINY, "--iterations", "1", "--name", "run", "--save_every", "1"])
+    arguments = ["train", "reinforce-stable", "--env", "arithmetic", "--model", str(model_folder)]
+    main([*arguments, *TINY, "--iterations", "1", "--out", str(root / "run"), "--save_every", "1"])
     return root / "run"
 
 
@@ -555,11 +629,9 @@ def stopped(tmp_path_factory, model_folder) -> Path:
         ["--top_k", 5],
         ["--top_p", 0.5],
         ["--no-calculator"],
-        ["--lora"],
         ["--lora_rank", 4],
         ["--ref_model", "smollm2-135m"],
         ["--seed", 1],
-        ["--name", "other"],
         ["--out", "elsewhere"],
     ],
     ids=lambda flags: flags[0],
@@ -576,7 +648,7 @@ def test_what_makes_it_another_run_cannot_be_changed_on_resume(run, stopped, fla
 def test_a_run_goes_on_only_with_its_own_algorithm(run, stopped, tmp_path):
     outcome = run("train", "grpo", "--resume", stopped, "--iterations", 2)
     assert is_one_sentence(outcome), outcome.err
-    assert "was trained with reinforce-stable and cannot go on with grpo" in outcome.err
+    assert "was trained with reinforce-stable and cannot continue with grpo" in outcome.err
     copy = Path(shutil.copytree(stopped, tmp_path / "copy"))
     same = "lmgym.algorithms.reinforce_stable:ReinforceStable"
     assert run("train", same, "--resume", copy, "--iterations", 2).code == 0
@@ -599,7 +671,7 @@ def test_what_is_changed_on_resume_is_said_and_kept(run, stopped, tmp_path, mode
 
 
 def test_a_run_that_is_resumed_with_other_problems_to_evaluate_compares_only_those(train, run, out):
-    assert train("--name", "it", "--save_every", 1).code == 0
+    assert train("--save_every", 1, name="it").code == 0
     outcome = run("train", "--resume", out / "it", "--iterations", 3, "--eval_problems", 3)
     assert outcome.code == 0, outcome.err
     assert "of other problems" in outcome.err
@@ -613,14 +685,14 @@ def test_the_closing_hint_fits_the_task(train, run, finished, own, out):
         assert outcome.code == 0, outcome.err
         return outcome.out.split("What to try next:")[1]
 
-    shown = hints(train("--name", "sums", "--save_every", 1))
+    shown = hints(train("--save_every", 1), name="sums")
     assert f"lmgym train --resume {out / 'sums'} --iterations 4 --learning_rate 3e-05\n" in shown
     assert "lmgym train --env word-problems --model" in shown
     assert "gsm8k" not in shown
-    flags = ["--import", own, "--shots", 0, "--env_options", "letters", "abcdef"]
-    shown = hints(train(*flags, "--name", "own", env="echo-of-a-module"))
+    flags = ["--shots", 0, "--env_options", "letters", "abcdef"]
+    shown = hints(train(*flags, env=f"{own}:echo-of-a-module", name="own"))
     assert f"lmgym eval --model {out / 'own'} --base" in shown
-    assert f"--import {own} --env echo-of-a-module --env_options letters abcdef\n" in shown
+    assert f"--env {own}:echo-of-a-module --env_options letters abcdef\n" in shown
     assert shown.count("lmgym train") == 0
 
 
@@ -628,7 +700,7 @@ def test_training_and_evaluating_on_one_file_is_called_contaminated(train, out, 
     data = tmp_path / "rows.jsonl"
     rows = [{"question": f"What is {n} + 1?", "answer": f"{n}+1\n#### {n + 1}"} for n in range(6)]
     data.write_text("\n".join(map(json.dumps, rows)) + "\n")
-    outcome = train("--name", "it", env=data)
+    outcome = train(env=data, name="it")
     assert outcome.code == 0, outcome.err
     assert "WARNING: CONTAMINATED: 4 of the 4 problems" in outcome.err
     assert "4 CONTAMINATED problems" in outcome.out
@@ -637,9 +709,7 @@ def test_training_and_evaluating_on_one_file_is_called_contaminated(train, out, 
 
 
 def test_a_run_can_begin_with_the_episodes_of_another(train, out, finished):
-    outcome = train(
-        "--name", "it", "--load_buffer_from_cache_at_start", finished / "episodes.jsonl", "--replay_episodes", 4, SILENT
-    )
+    outcome = train("--load_episodes", finished / "episodes.jsonl", "--replay_episodes", 4, name="it")
     assert outcome.code == 0, outcome.err
     rows = [json.loads(line) for line in (out / "it" / "metrics.jsonl").read_text().splitlines()]
     assert [row["episodes_learnt"] for row in rows if "reward" in row] == [8, 8]  # 4 fresh and 4 old, from the start
@@ -648,9 +718,9 @@ def test_a_run_can_begin_with_the_episodes_of_another(train, out, finished):
 
 @pytest.mark.parametrize("algorithm", ["dpo", "expert-iteration", "sft", "reinforce-stable"])
 def test_a_run_can_learn_from_the_episodes_of_another_alone(train, run, out, finished, algorithm):
-    offline = ["--problems_per_iteration", 0, "--replay_episodes", 4, "--name", "it"]
-    given = ["--load_buffer_from_cache_at_start", finished / "episodes.jsonl"]
-    outcome = train(*offline, *given, algorithm=algorithm)
+    offline = ["--problems_per_iteration", 0, "--replay_episodes", 4]
+    given = ["--load_episodes", finished / "episodes.jsonl"]
+    outcome = train(*offline, *given, algorithm=algorithm, name="it")
     assert outcome.code == 0, outcome.err
     rows = [json.loads(line) for line in (out / "it" / "metrics.jsonl").read_text().splitlines()]
     assert [row["tokens"] for row in rows if "reward" in row] == [0, 0]
@@ -661,7 +731,7 @@ def test_a_run_can_learn_from_the_episodes_of_another_alone(train, run, out, fin
     ("flags", "wanted"),
     [
         (["--problems_per_iteration", 0], "--replay_episodes"),
-        (["--problems_per_iteration", 0, "--replay_episodes", 4], "--load_buffer_from_cache_at_start"),
+        (["--problems_per_iteration", 0, "--replay_episodes", 4], "--load_episodes"),
         (["--ref_model", "smollm2-135m", "--kl_coeff", 0], "would not be used"),
     ],
 )
@@ -672,15 +742,15 @@ def test_flags_that_leave_nothing_to_do_are_refused(train, flags, wanted):
 
 
 def test_lora_is_saved_as_an_adapter_that_can_be_evaluated(train, run, out):
-    outcome = train("--name", "it", "--lora", "--lora_rank", 4, algorithm="reinforce")
+    outcome = train("--lora_rank", 4, algorithm="reinforce", name="it")
     assert outcome.code == 0, outcome.err
     assert (out / "it" / "model" / "adapter_config.json").is_file()
     assert run("eval", "--model", out / "it", "--problems", 2).code == 0
 
 
 def test_the_reference_of_an_adapter_needs_no_memory_of_its_own_fresh_or_resumed(train, run, out):
-    flags = ["--lora", "--lora_rank", 4, "--kl_coeff", 0.1, "--save_every", 1, "--name", "it"]
-    outcomes = [train(*flags), run("train", "--resume", out / "it", "--iterations", 3)]
+    flags = ["--lora_rank", 4, "--kl_coeff", 0.1, "--save_every", 1]
+    outcomes = [train(*flags, name="it"), run("train", "--resume", out / "it", "--iterations", 3)]
     assert [outcome.code for outcome in outcomes] == [0, 0]
     lines = [line for outcome in outcomes for line in outcome.out.splitlines() if line.startswith("memory: ")]
     assert len(lines) == 2
@@ -690,7 +760,7 @@ def test_the_reference_of_an_adapter_needs_no_memory_of_its_own_fresh_or_resumed
 def test_ctrl_c_saves_says_how_to_resume_and_resuming_finishes(run, out, model_folder):
     """A real process and a real signal, in the middle of a run far too long to end by itself."""
     environment = {**os.environ, "PYTHONPATH": str(Path(lmgym.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    flags = ["--env", "arithmetic", "--model", model_folder, "--out", out, "--name", "it", *TINY, "--save_every", 0]
+    flags = ["--env", "arithmetic", "--model", model_folder, "--out", out / "it", *TINY, "--save_every", 0]
     command = [sys.executable, "-m", "lmgym.commands.cli", "train", "reinforce-stable", *flags, "--iterations", 100_000]
     process = subprocess.Popen(
         [str(part) for part in command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -719,7 +789,7 @@ def test_ctrl_c_saves_says_how_to_resume_and_resuming_finishes(run, out, model_f
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_trains_from_the_command_line(train, out, model_folder, name):
     extra = ["--teacher", model_folder] if name == "distill" else []
-    outcome = train("--name", "one", *extra, algorithm=name)
+    outcome = train(*extra, algorithm=name, name="one")
     assert outcome.code == 0, outcome.err
     assert "Traceback" not in outcome.err
     assert (out / "one" / "model").is_dir()
@@ -729,26 +799,17 @@ def test_every_algorithm_trains_from_the_command_line(train, out, model_folder, 
 
 def test_a_teacher_is_asked_for_and_must_speak_the_same_tokens(train, out, model_folder, tmp_path):
     assert "name it with --teacher" in train(algorithm="distill").err
-    stranger = tmp_path / "stranger"
-    shutil.copytree(model_folder, stranger)
-    tokenizer = json.loads((stranger / "tokenizer.json").read_text())
+    foreign = tmp_path / "foreign"
+    shutil.copytree(model_folder, foreign)
+    tokenizer = json.loads((foreign / "tokenizer.json").read_text())
     vocabulary = tokenizer["model"]["vocab"]
     vocabulary["A"], vocabulary["B"] = vocabulary["B"], vocabulary["A"]
-    (stranger / "tokenizer.json").write_text(json.dumps(tokenizer))
-    assert "another tokenizer" in train("--teacher", stranger, "--samples", "teacher", algorithm="distill").err
-    outcome = train("--teacher", stranger, algorithm="distill")
+    (foreign / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert "another tokenizer" in train("--teacher", foreign, "--samples", "teacher", algorithm="distill").err
+    outcome = train("--teacher", foreign, algorithm="distill")
     assert outcome.code == 2
     assert "another tokenizer" in outcome.err
     assert is_untouched(out)
-
-
-def test_a_token_budget_ends_a_run_early_and_a_resumed_one_remembers_it(train, run, out):
-    assert train("--name", "short", "--token_budget", 1, "--save_every", 1, "--iterations", 5).code == 0
-    metrics = [json.loads(line) for line in (out / "short" / "metrics.jsonl").read_text().splitlines()]
-    assert [row["iteration"] for row in metrics if "reward" in row] == [1]
-    assert run("train", "--resume", out / "short", "--token_budget", 0, "--iterations", 2).code == 0
-    metrics = [json.loads(line) for line in (out / "short" / "metrics.jsonl").read_text().splitlines()]
-    assert [row["iteration"] for row in metrics if "reward" in row] == [1, 2]
 
 
 # One's own environment and reward.
@@ -785,19 +846,19 @@ def own(tmp_path, monkeypatch) -> str:
 
 
 def test_a_module_of_ones_own_registers_environments_for_every_command(train, run, out, own):
-    flags = ["--import", "json", "--import", own]
+    env = f"{own}:echo-of-a-module"
     unknown = run("play", "--env", "echo-of-a-module")
     assert is_one_sentence(unknown)
-    played = run("play", "--env", "echo-of-a-module", *flags, stdin="a\n")
+    played = run("play", "--env", env, stdin="a\n")
     assert played.code == 0, played.err
     assert "train: say a" in played.out
     assert "reward 1.25" in played.out
     options = ["--env_options", "letters", "abcdef", "--shots", 0, "--policy", "chat", "--save_every", 1]
-    trained = train(*flags, *options, "--name", "it", env="echo-of-a-module")
+    trained = train(*options, env=env, name="it")
     assert trained.code == 0, trained.err
     assert "mean reward" in trained.out
     assert "strict" not in trained.out + (out / "it" / "model" / "README.md").read_text()
-    assert json.loads((out / "it" / "config.json").read_text())["imports"] == ["json", own]
+    assert json.loads((out / "it" / "config.json").read_text())["env"] == env
     fresh = {**os.environ, "PYTHONPATH": str(Path(lmgym.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     for command in (
         ["train", "--resume", out / "it", "--iterations", 3],
@@ -810,14 +871,14 @@ def test_a_module_of_ones_own_registers_environments_for_every_command(train, ru
 
 
 def test_a_module_that_is_not_there_is_one_sentence(run, own):
-    outcome = run("play", "--import", "no_such_module_here")
+    outcome = run("play", "--env", "no_such_module_here:its-env")
     assert is_one_sentence(outcome), outcome.err
-    assert "--import no_such_module_here cannot be imported from" in outcome.err
+    assert "'no_such_module_here:its-env' cannot be imported from" in outcome.err
 
 
 def test_an_environment_and_a_reward_by_their_places(train, run, out, own):
     pytest.importorskip("lmgym.rewards.custom")
-    trained = train("--reward", f"{own}:shortness", "--name", "it", "--save_every", 1)
+    trained = train("--reward", f"{own}:shortness", "--save_every", 1, name="it")
     assert trained.code == 0, trained.err
     rows = [json.loads(line) for line in (out / "it" / "episodes.jsonl").read_text().splitlines()]
     rewards = [sum(step["reward"] for step in row["steps"]) for row in rows]
@@ -846,6 +907,6 @@ def test_a_reward_that_cannot_be_called_is_refused_before_anything_runs(train, o
 
 def test_an_environment_that_takes_no_reward_refuses_one(run, own):
     pytest.importorskip("lmgym.rewards.custom")
-    outcome = run("play", "--import", own, "--env", "echo-of-a-module", "--reward", f"{own}:shortness")
+    outcome = run("play", "--env", f"{own}:echo-of-a-module", "--reward", f"{own}:shortness")
     assert is_one_sentence(outcome), outcome.err
     assert 'has no option "reward"' in outcome.err
