@@ -1,0 +1,1 @@
+"""Runs: a directory, its checkpoints, trackers, tables and plots."""
