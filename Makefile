@@ -12,7 +12,7 @@ train: $(VENV)/.installed
 	$(BIN)/lmgym train $(ARGS)
 
 bench: $(VENV)/.installed
-	$(BIN)/lmgym bench $(ARGS)
+	$(BIN)/python -m benchmarks.speed $(ARGS)
 
 # Two at a time, a file each: the one that makes a clean machine installs while the others compute.
 test: lint types

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from safetensors.torch import load_file, save_file
 
-from lmgym.errors import UserError
 from lmgym.assets.storage import whole_folder
+from lmgym.errors import UserError
 
 if TYPE_CHECKING:
     from lmgym.algorithms.rl_algorithm import RLAlgorithm

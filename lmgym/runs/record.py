@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lmgym.algorithms.registry import ALGORITHMS
-from lmgym.envs.comparison import is_as_made
-from lmgym.envs.options import spelled
 from lmgym.envs import DatasetFile, find, names, registrations
+from lmgym.envs.comparison import is_as_made
 from lmgym.envs.env import Env, MadeFrom
+from lmgym.envs.options import spelled
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from lmgym.assets.storage import whole_folder, write_text, writing_to
 from lmgym.buffer import Buffer, append_episodes, read_episodes
-from lmgym.runs.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from lmgym.console import messages
-from lmgym.runs.tables import evaluation_line, header, iteration_line
 from lmgym.errors import UserError
-from lmgym.evaluation.evaluation import Evaluation, paired_p_value, summarise
 from lmgym.evaluation.contamination import fingerprint
+from lmgym.evaluation.evaluation import Evaluation, paired_p_value, summarise
+from lmgym.runs.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from lmgym.runs.model_card import model_card
 from lmgym.runs.plotting import plot_learning_curve
-from lmgym.assets.storage import whole_folder, write_text, writing_to
+from lmgym.runs.tables import evaluation_line, header, iteration_line
 from lmgym.runs.tracking import Sink, check_trackers, make_sinks
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import torch
 from conftest import tiny_model, tiny_network, tiny_tokenizer
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+from lmgym.commands import memory_estimate
 from lmgym.commands.memory_estimate import (
     ModelShape,
     Workload,
@@ -18,7 +19,6 @@ from lmgym.commands.memory_estimate import (
     require_memory,
 )
 from lmgym.errors import UserError
-from lmgym.commands import memory_estimate
 from lmgym.learning.learner import Learner, LearnerSettings
 from lmgym.models.distribution import WHOLE
 from lmgym.models.loading import load_model, wrap_network

@@ -19,8 +19,8 @@ from lmgym.engines.engine import Request
 from lmgym.engines.plain_engine import PlainEngine
 from lmgym.engines.torch.engine import TorchEngine
 from lmgym.errors import UserError
-from lmgym.models import allocator, precision
 from lmgym.learning.reference import make_reference
+from lmgym.models import allocator, precision
 from lmgym.models.language_model import LanguageModel
 from lmgym.models.loading import find_device, find_dtype, load_model, wrap_network
 from lmgym.models.lora import LoraSettings

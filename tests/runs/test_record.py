@@ -16,17 +16,16 @@ from lmgym.algorithms.registry import find_algorithm
 from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
 from lmgym.commands.cli import _parse_train, main
 from lmgym.commands.train import build, flat_settings
-from lmgym.envs.options import literal, spelled
 from lmgym.envs import ArithmeticProblems
+from lmgym.envs.options import literal, spelled
 from lmgym.errors import UserError
-from lmgym.models.language_model import LanguageModel
 from lmgym.models.loading import load_model
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
 from lmgym.policies.policy_for import policy_for
 from lmgym.rewards.final_answer import BoxedAnswer
 from lmgym.rewards.steps import calculations_are_right, weighted
-from lmgym.runs.run import Run
 from lmgym.runs.record import describe_run
+from lmgym.runs.run import Run
 from lmgym.types import Problem
 
 SMALL = {"iterations": 1, "problems_per_iteration": 2, "group_size": 2, "eval_problems": 2, "save_every": 1}

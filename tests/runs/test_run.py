@@ -14,7 +14,6 @@ from conftest import tiny_model
 import lmgym
 from lmgym.algorithms.grpo import GRPO, GRPOConfig
 from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
-from lmgym.runs.checkpoint import newest_checkpoint
 from lmgym.commands.cli import main
 from lmgym.errors import UserError
 from lmgym.models.language_model import LanguageModel
@@ -22,6 +21,7 @@ from lmgym.models.loading import load_model
 from lmgym.models.lora import LoraSettings
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.policies.system_prompts import load_system_prompt
+from lmgym.runs.checkpoint import newest_checkpoint
 from lmgym.runs.run import Run, StoppedAtOnceError, uninterrupted
 
 

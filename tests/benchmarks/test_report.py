@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from lmgym.benchmark.report import STANDARD, draw, share_of_products, table
-from lmgym.benchmark.workload import Workload
-from lmgym.commands.bench import BenchSettings, bench
+from benchmarks.speed.__main__ import bench
+from benchmarks.speed.report import STANDARD, draw, share_of_products, table
+from benchmarks.speed.settings import BenchSettings
+from benchmarks.speed.workload import Workload
 from lmgym.errors import UserError
 
 
