@@ -90,7 +90,7 @@ def critic_of(values: Callable[[Batch], Tensor], after: float = 0.7) -> Callable
 def bare(name: str, **settings: Any) -> Any:
     """The real credit and loss of an algorithm, without the models that they do not need."""
     kind = find_algorithm(name)
-    algorithm = object.__new__(kind)
+    algorithm: Any = object.__new__(kind)
     algorithm.config = kind.Config(**settings)
     algorithm.config.check()
     algorithm.memory = {}

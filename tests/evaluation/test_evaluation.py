@@ -73,7 +73,7 @@ def test_a_mixture_of_answers_gives_exactly_its_shares():
 def test_pass_at_k_and_majority_at_k_of_a_known_mixture():
     def script(state: State) -> str:
         right, sample = state.problem.answer, state.episode % 4
-        answers = {
+        given: dict[int, list[str | None]] = {
             0: [right, right, "1", "3"],  # most are right
             1: ["1", "1", right, "2"],  # most are wrong
             2: ["1", right, right, "1"],  # a tie, and the first given is wrong
@@ -81,7 +81,8 @@ def test_pass_at_k_and_majority_at_k_of_a_known_mixture():
             4: [None, None, None, right],  # silence has no vote
             5: [None, None, None, None],
             6: ["1", "2", "3", "5"],
-        }[number(state)]
+        }
+        answers = given[number(state)]
         return END_OF_TURN if answers[sample] is None else f"The answer is: {answers[sample]}"
 
     result = evaluate(ScriptedPolicy(script), env(), range(7), samples=4, temperature=0.7)

@@ -88,7 +88,9 @@ def test_numbers_are_read_exactly(number):
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_any_float_of_a_json_file_is_read_back(number):
-    assert float(parse_number(repr(number))) == number
+    read = parse_number(repr(number))
+    assert read is not None
+    assert float(read) == number
     assert grade(NUMBER, repr(number), NUMBER.show(repr(number))).correct
 
 
