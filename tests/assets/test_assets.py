@@ -89,6 +89,7 @@ def test_importing_assets_imports_neither_torch_nor_transformers():
 # --- datasets
 
 
+@pytest.mark.network
 def test_real_download_through_pip_gives_both_datasets_and_is_done_once(own_cache, no_hub, monkeypatch):
     assert not is_cached("gsm8k")
     assert counted(dataset_file("gsm8k", "test")) == 1319
@@ -180,6 +181,7 @@ def test_leftovers_of_a_killed_process_are_swept_after_a_day(own_cache):
         assert recent.exists()
 
 
+@pytest.mark.network
 def test_hub_rows_are_written_as_the_wheels_and_checked_by_content(tmp_path, monkeypatch):
     real = {}
     for split in ("train", "test"):
@@ -451,6 +453,7 @@ def test_offline_mode_and_a_silent_hub_are_noticed_quickly(monkeypatch):
     assert downloads.hub_fault() == "not reachable"
 
 
+@pytest.mark.network
 def test_smollm2_is_converted_whole():
     torch = pytest.importorskip("torch")
     from transformers import AutoModelForCausalLM, AutoTokenizer

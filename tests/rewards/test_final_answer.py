@@ -219,6 +219,7 @@ def test_a_box_within_a_box_is_what_it_holds(answer, said):
     assert not grade(BOXED, "7", said).correct
 
 
+@pytest.mark.network
 def test_words_of_math_are_right_without_their_command():
     texts = 0
     for split in ("train", "test"):
@@ -252,6 +253,7 @@ def test_hostile_text_is_graded_quickly():
             assert time.perf_counter() - started < 0.5, piece
 
 
+@pytest.mark.network
 def test_answers_of_other_math_problems_are_wrong():
     rows = [json.loads(line) for line in dataset_file("math", "test").read_text(encoding="utf-8").splitlines()]
     answers = sorted({find_boxes(row["solution"])[-1] for row in rows if row["level"] == "Level 1"})
