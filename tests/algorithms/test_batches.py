@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from lmgym.envs.env import Env
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
 
-SMALL = {"iterations": 1, "problems_per_iteration": 2, "group_size": 2, "eval_problems": 0}
+SMALL: dict[str, Any] = {"iterations": 1, "problems_per_iteration": 2, "group_size": 2, "eval_problems": 0}
 
 
 def first_step(name: str, env: Env, policy=None, **given):
@@ -68,6 +69,7 @@ def test_sft_is_maximum_likelihood_however_the_policy_samples(temperature, top_k
 @pytest.mark.parametrize(("top_k", "kl_coeff", "warned"), [(3, 0.1, True), (0, 0.1, False), (3, 0.0, False)])
 def test_a_kl_of_a_cut_distribution_is_said_to_be_approximate(top_k, kl_coeff, warned):
     policy = ChatPolicy(tiny_model(size=32), (), "", max_tokens=4, top_k=top_k)
-    run, kind = Remembering(), find_algorithm("grpo")
+    run = Remembering()
+    kind: Any = find_algorithm("grpo")
     kind(policy, Vowel(TRAIN), kind.Config(kl_coeff=kl_coeff, **SMALL), None, run)
     assert [("--top_k" in warning) for warning in run.warnings] == [True] * warned

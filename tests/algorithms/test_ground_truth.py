@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -96,7 +97,7 @@ def test_step_rewards_are_credited_to_what_came_before_them():
 def test_maxrl_climbs_the_first_terms_of_the_log_likelihood(group_size):
     def harmonic(logits: Tensor) -> Tensor:
         failure = 1 - expected_return(logits, SUCCESS)
-        return sum((1 - failure**k) / k for k in range(1, group_size))
+        return torch.stack([(1 - failure**k) / k for k in range(1, group_size)]).sum()
 
     update = expected_update(bare("maxrl"), SUCCESS, group_size)
     assert close(update, gradient(harmonic) / LIMIT)
@@ -134,7 +135,8 @@ KL_NAMES = ["reinforce", "reinforce-stable", "rloo", "grpo", "dr-grpo", "dapo", 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 @pytest.mark.parametrize("name", [*KL_NAMES, "distill"])
 def test_a_kl_in_the_loss_has_the_gradient_of_each_tokens_own_kl(name, estimator):
-    extra = {"distill": {"teacher": "t"}, "dapo": {"filter_groups": False}}.get(name, {})
+    own: dict[str, dict[str, Any]] = {"distill": {"teacher": "t"}, "dapo": {"filter_groups": False}}
+    extra = own.get(name, {})
     algorithm = bare(name, kl_coeff=0.3, kl_estimator=estimator, averaging="token", **extra)
     nothing, reference = torch.zeros(len(SEQUENCES), 1, dtype=torch.float64), table(1)
     exact = -0.3 * gradient(lambda logits: state_kl(logits, reference)) / LENGTH
@@ -297,7 +299,7 @@ def test_dpo_follows_the_gradient_of_its_own_definition():
     for one, other in ((0, 1), (2, 3)):
         better, worse = (one, other) if batch.returns[one] > batch.returns[other] else (other, one)
         losses.append(-(strength * (change[better] - change[worse])).sigmoid().log())
-    exact = torch.autograd.grad(sum(losses) / 2, logits)[0]
+    exact = torch.autograd.grad(torch.stack(losses).sum() / 2, logits)[0]
     assert close(found, exact)
 
 

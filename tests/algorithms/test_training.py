@@ -8,6 +8,7 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,6 @@ from small_tasks import TEST, TRAIN, Nothing, Remembering, TwoTurns, Uneven, Vow
 from lmgym.algorithms.registry import find_algorithm
 from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
 from lmgym.algorithms.reinforce_stable import ReinforceStable, ReinforceStableConfig
-from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.algorithms.with_reference import WithReference
 from lmgym.buffer import read_episodes
 from lmgym.engines.engine import GO_ON, Verdict
@@ -50,7 +50,7 @@ def config(kind=ReinforceStableConfig, **given):
     return kind(**{**start, "schedule": "constant", "save_every": 0, **given})
 
 
-def learn(settings, policy=None, env: Env | None = None, eval_env: Env | None = None, **extra) -> RLAlgorithm:
+def learn(settings, policy=None, env: Env | None = None, eval_env: Env | None = None, **extra) -> Any:
     kind = ReinforceStable if isinstance(settings, ReinforceStableConfig) else Reinforce
     algorithm = kind(policy or chat(), env or Vowel(TRAIN), settings, eval_env, Remembering(), **extra)
     algorithm.train()
@@ -138,7 +138,7 @@ def test_an_iteration_with_nothing_to_learn_reports_that(name):
     settings = config(
         kind.Config, iterations=2, problems_per_iteration=2, group_size=4, updates_per_iteration=1, **given
     )
-    algorithm = kind(chat(), Nothing(TRAIN), settings, None, Remembering())
+    algorithm: Any = kind(chat(), Nothing(TRAIN), settings, None, Remembering())
     algorithm.train()
     for metrics in algorithm.run.history:
         assert {"entropy", "gap", "gap_max", "learning_rate"} <= metrics.keys()
@@ -160,7 +160,7 @@ def test_a_new_silence_is_said_again():
             lot = float(algorithm.iteration % 2 == 1 and self.np_random.random() < 0.5)
             return Response(reward=lot, terminated=True)
 
-    algorithm = Reinforce(chat(), Now(TRAIN), config(ReinforceConfig, iterations=5), None, Remembering())
+    algorithm: Any = Reinforce(chat(), Now(TRAIN), config(ReinforceConfig, iterations=5), None, Remembering())
     algorithm.train()
     assert len(algorithm.run.warnings) == 3
 
@@ -184,7 +184,7 @@ class Forcing(ChatPolicy):
 def test_the_tokens_trained_on_are_the_tokens_sampled():
     policy = Forcing(tiny_model(), (), "", max_tokens=8, temperature=0.7)
     settings = config(iterations=2, problems_per_iteration=2, group_size=3)
-    algorithm = ReinforceStable(policy, TwoTurns(TRAIN), settings, run=Remembering())
+    algorithm: Any = ReinforceStable(policy, TwoTurns(TRAIN), settings, run=Remembering())
     seen, step = [], algorithm.learner.step
 
     def recording(batch, loss):
@@ -247,7 +247,7 @@ def test_old_episodes_do_not_count_in_the_gap_between_sampler_and_learner():
         def respond(self, state: State, text: str, ended: bool) -> Response:
             return Response(float(state.seed == 0 and text < "Q" and state.problem.id in early), terminated=True)
 
-    algorithm = ReinforceStable(
+    algorithm: Any = ReinforceStable(
         chat(),
         Once(TRAIN),
         config(kl_coeff=0.0, iterations=2, replay_episodes=64, learning_rate=0.05),
@@ -280,12 +280,18 @@ class Stopping(ChatPolicy):
         return super().next_actions(states, temperature)
 
 
-def begin(folder: Path, model_folder: Path, lora: bool, **given) -> RLAlgorithm:
+def begin(folder: Path, model_folder: Path, lora: bool, **given) -> Any:
     """Everything built anew, as a fresh process would, from the model that the run began with."""
     settings = LoraSettings(rank=4, alpha=8) if lora else None
     loaded = load_model(str(model_folder), dtype="float32", lora=settings)
     kind = find_algorithm(given.pop("algorithm", "reinforce-stable"))
-    chosen = {"iterations": 4, "problems_per_iteration": 2, "group_size": 4, "eval_problems": 4, "evaluate_every": 2}
+    chosen: dict[str, Any] = {
+        "iterations": 4,
+        "problems_per_iteration": 2,
+        "group_size": 4,
+        "eval_problems": 4,
+        "evaluate_every": 2,
+    }
     chosen |= {"schedule": "cosine", "warmup_steps": 1, "learning_rate": 1e-2, "save_every": 1}
     if issubclass(kind, WithReference):
         chosen["kl_coeff"] = 0.1
@@ -398,7 +404,7 @@ def test_an_author_adds_a_metric_and_a_schedule_by_two_methods():
         def extra_metrics(self, episodes, batch):
             return {"advantage_max": float(batch.advantages.max()), "episodes": float(len(episodes))}
 
-    algorithm = Mine(chat(), Vowel(TRAIN), config(iterations=3), None, Remembering())
+    algorithm: Any = Mine(chat(), Vowel(TRAIN), config(iterations=3), None, Remembering())
     algorithm.train()
     assert [metrics["learning_rate"] for metrics in algorithm.run.history] == [5e-3, 2.5e-3, 1.25e-3]
     assert all(metrics["episodes"] == 64 and metrics["advantage_max"] >= 0 for metrics in algorithm.run.history)
@@ -489,7 +495,7 @@ def test_a_sampler_that_disagrees_with_the_learner_is_a_loud_warning():
 
 def test_every_problem_comes_once_before_any_comes_twice():
     algorithm = Reinforce(chat(), Vowel(TRAIN), config(ReinforceConfig, problems_per_iteration=3))
-    seen = []
+    seen: list[int] = []
     for algorithm.iteration in range(8):
         seen += algorithm.next_problems()
     assert all(sorted(seen[start : start + 8]) == list(range(8)) for start in (0, 8, 16))
@@ -504,7 +510,7 @@ def test_episodes_on_disk_are_those_of_the_run(tmp_path):
     assert [episode.iteration for episode in episodes] == [0] * 4 + [1] * 4
     assert len(algorithm.buffer) == 4
     assert [episode.tokens for episode in episodes[4:]] == [episode.tokens for episode in algorithm.buffer.episodes]
-    decoded = tiny_tokenizer().decode(list(episodes[0].tokens))
+    decoded = str(tiny_tokenizer().decode(list(episodes[0].tokens)))
     assert decoded.startswith("<|start|>user\nQ")
     assert "<|start|>user\nmore<|stop|>" in decoded
 
@@ -524,10 +530,11 @@ def test_every_group_is_held_to_the_reference_or_only_those_with_an_advantage_bu
             return super().loss(logprobs, batch)
 
     settings = config(iterations=2, kl_on_silent_groups=everywhere)
-    algorithm = Asking(chat(), OneProblemCounts(TRAIN[:4]), settings, None, Remembering())
+    algorithm: Any = Asking(chat(), OneProblemCounts(TRAIN[:4]), settings, None, Remembering())
     algorithm.train()
     assert sum(asked) == (64 if everywhere else 16)
     batch = Batch.from_episodes(algorithm.buffer.of_iteration(1))
+    assert algorithm.reference is not None
     reference = algorithm.reference.logprobs(algorithm.learner, batch)
     measured = masked_mean(kl_estimate(batch.logprobs, reference, "k3"), batch.mask)
     assert measured > 1e-3

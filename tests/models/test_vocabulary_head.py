@@ -80,6 +80,7 @@ def test_of_a_cut_distribution_value_and_gradient_are_those_of_what_is_left(monk
 def test_value_and_gradient_go_through_a_scale_and_a_soft_cap(monkeypatch, chunk, transform, cut):
     monkeypatch.setattr("lmgym.models.vocabulary_head.CHUNK", chunk)
     states, weight, shift, targets = inputs(bias=True)
+    assert shift is not None
     upstream = torch.linspace(-2, 3, POSITIONS)
 
     logits = torch.nn.functional.linear(states, weight, shift) * transform.scale
@@ -107,14 +108,18 @@ def test_where_one_id_is_left_nothing_is_learnt():
     logprobs, entropies = VocabularyHead.apply(states, weight, None, targets, Distribution(top_k=1))
     logprobs.sum().backward()
     assert logprobs.abs().max() == entropies.abs().max() == 0
+    assert states.grad is not None
+    assert weight.grad is not None
     assert states.grad.abs().max() == weight.grad.abs().max() == 0
 
 
 def test_a_frozen_head_passes_the_gradient_on_and_takes_none():
     states, weight, shift, targets = inputs(bias=True)
+    assert shift is not None
     weight.requires_grad_(False)
     shift.requires_grad_(False)
     VocabularyHead.apply(states, weight, shift, targets, WHOLE)[0].sum().backward()
+    assert states.grad is not None
     assert states.grad.abs().sum() > 0
     assert weight.grad is None
     assert shift.grad is None
@@ -133,4 +138,5 @@ def test_no_position_at_all_is_an_empty_answer_that_still_has_a_gradient():
     logprobs, entropies = VocabularyHead.apply(states[:0], weight, None, targets[:0], WHOLE)
     assert logprobs.shape == entropies.shape == (0,)
     logprobs.sum().backward()
+    assert weight.grad is not None
     assert weight.grad.abs().sum() == 0

@@ -21,7 +21,6 @@ from engine_checks import (
 from hand_made import plain_scores, plain_twin, ragged_rows
 
 from lmgym.engines.engine import GO_ON, Completion, Engine, Request, Verdict
-from lmgym.engines.local_engine import LocalEngine
 from lmgym.engines.plain_engine import PlainEngine
 from lmgym.engines.torch.engine import TorchEngine
 from lmgym.models.distribution import Distribution
@@ -272,7 +271,7 @@ def test_whatever_is_asked_whenever(seed):
     """Random hands at one engine: requests new, alike, of other trunks and going on, some of which are forgotten."""
     random = np.random.default_rng(seed)
     model = tiny_model(("llama", "qwen2", "qwen3")[seed % 3])
-    engine: LocalEngine = TorchEngine(model, max_rows=int(random.choice([1, 2, 3, 5, 128])))
+    engine = TorchEngine(model, max_rows=int(random.choice([1, 2, 3, 5, 128])))
     if random.random() < 0.5:
         engine = TorchEngine(model, max_bytes=engine._store.bytes_per_token * 128 * int(random.integers(1, 6)))
     trunks = [TRUNK, TRUNK, TRUNK, TRUNK[:20], ids(30, seed=300), ()]

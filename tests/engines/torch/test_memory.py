@@ -11,7 +11,7 @@ from conftest import tiny_model
 from engine_checks import TRUNK, check_exact, converse_out_of_step, ids, ragged_requests
 
 from lmgym.engines import memory
-from lmgym.engines.engine import Request
+from lmgym.engines.engine import Completion, Request
 from lmgym.engines.row import Row
 from lmgym.engines.torch.engine import MEMORY_SHARE, TorchEngine
 from lmgym.engines.torch.kv_cache import ROOM_STEP, KeyValueStore
@@ -46,7 +46,8 @@ def growing_requests() -> list[Request]:
 def test_an_engine_that_rests_holds_nothing_and_changes_no_word(done_before):
     model, requests = tiny_model(), ragged_requests(10)
     engine = TorchEngine(model)
-    tickets, completions = engine.submit(requests), {}
+    tickets = engine.submit(requests)
+    completions: dict[int, Completion] = {}
     while len(completions) < done_before:
         completions |= engine.finished([ticket for ticket in tickets if ticket not in completions])
     engine.rest()
