@@ -1,4 +1,6 @@
-# `make train` runs the default recipe, `make test` lint, types and tests, `make bench` the speed beside other libraries.
+# `make train` runs the default recipe, `make test` lint, types and tests, `make bench` the speed beside other libraries,
+# `make coverage` the tests with a report of untested lines, `make docs` draws docs/architecture.svg, `make dev` adds the
+# Git hooks.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,17 +8,24 @@ BIN := $(VENV)/bin
 export GOMP_SPINCOUNT ?= 1000
 export KMP_BLOCKTIME ?= 1
 
-.PHONY: train test bench lint types install clean
+.PHONY: train test coverage bench docs lint types install dev clean
 
 train: $(VENV)/.installed
 	$(BIN)/lmgym train $(ARGS)
 
 bench: $(VENV)/.installed
-	$(BIN)/lmgym bench $(ARGS)
+	$(BIN)/python -m benchmarks.speed $(ARGS)
 
 # Two at a time, a file each: the one that makes a clean machine installs while the others compute.
 test: lint types
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "slow or not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m ""
+
+# Without the slow tests and those that need the package index. Writes a summary and coverage.xml.
+coverage: $(VENV)/.tested
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow and not network" --cov --cov-report=term --cov-report=xml
+
+docs: $(VENV)/.installed
+	$(BIN)/python docs/draw_architecture.py
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check .
@@ -27,14 +36,18 @@ types: $(VENV)/.tested
 
 install: $(VENV)/.installed
 
+dev: $(VENV)/.tested
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pre-commit install
+
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[plot]'
 	touch $@
 
 $(VENV)/.tested: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[plot,lora,math,tensorboard,wandb,trackio,peers,test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[plot,lora,math,tensorboard,wandb,trackio,baselines,test]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage coverage.xml

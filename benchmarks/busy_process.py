@@ -1,6 +1,6 @@
-"""What a busy process beside it costs torch, with OpenMP's own way of waiting and with the one that lmgym sets.
+"""The cost of a busy process beside torch, with OpenMP's default waiting and with the one that lmgym sets.
 
-python benchmarks/busy_process.py
+python -m benchmarks.busy_process
 
 Thirty layers of 64 × 576 × 1536 products with small operations between them, ten times over, on two threads.
 """
@@ -11,8 +11,8 @@ import os
 import subprocess
 import sys
 
-from lmgym.benchmark.comparison import busy_process
-from lmgym.commands.bench import SPINNING
+from benchmarks.speed.comparison import busy_process
+from benchmarks.speed.sections import SPINNING
 from lmgym.models.openmp import SPIN_LIMITS
 
 KERNEL = """
@@ -40,8 +40,8 @@ def seconds(variables: dict[str, str]) -> float:
 
 
 def main(repeats: int = 2) -> None:
-    """Prints the times of both, taking turns, on the machine as it is and beside a busy process."""
-    ways = {"OpenMP's own waiting": SPINNING, "as lmgym sets it": SPIN_LIMITS}
+    """Prints the times of both in alternating runs, on an idle machine and beside a busy process."""
+    ways = {"OpenMP's default": SPINNING, "as lmgym sets it": SPIN_LIMITS}
     lines = [[f"{seconds(way):.2f}" for way in ways.values()] for _ in range(repeats)]
     with busy_process():
         busy = [[f"{seconds(way):.2f}" for way in ways.values()] for _ in range(repeats)]

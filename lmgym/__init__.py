@@ -5,7 +5,7 @@ from lmgym.errors import UserError
 from lmgym.models.openmp import limit_spinning
 from lmgym.types import Action, Episode, Finish, Message, Problem, State, Step
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Action",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import lmgym  # isort: skip # noqa: F401 - before torch, whose threads it tells how to wait
 import os
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -47,8 +48,8 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 def tiny_network(architecture: str = "llama", seed: int = 0, size: int = 64, vocabulary: int = 104):
     """Two layers of random weights."""
     torch.manual_seed(seed)
-    common = {"vocab_size": vocabulary, "eos_token_id": 2, "pad_token_id": 0, "bos_token_id": None}
-    shape = {
+    common: dict[str, Any] = {"vocab_size": vocabulary, "eos_token_id": 2, "pad_token_id": 0, "bos_token_id": None}
+    shape: dict[str, Any] = {
         "hidden_size": size,
         "intermediate_size": 2 * size,
         "num_hidden_layers": 2,

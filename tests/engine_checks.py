@@ -97,7 +97,7 @@ def by_block(probabilities: Tensor) -> tuple[Tensor, Tensor]:
     return blocks.sum(dim=1), blocks / blocks.sum(dim=1, keepdim=True).clamp(min=1e-300)
 
 
-def is_in_cell(probabilities: Tensor, token: int, pair: Sequence[float], slack: float = 1e-4) -> bool:
+def is_in_cell(probabilities: Tensor, token: int, pair: Sequence[float] | np.ndarray, slack: float = 1e-4) -> bool:
     """Whether the first number falls into the share of a token's block, and the second into its own within it."""
     blocks, within = by_block(probabilities.double())
     block, place = divmod(token, BLOCK)

@@ -27,7 +27,9 @@ class Turn:
 def make_episode(*turns: Turn, group: int = 0, iteration: int = 0, version: int = 0) -> Episode:
     """An episode whose chosen tokens have the log-prob -1, -2, … in order."""
     state = State(Problem(f"p{group}", "?", "1"), ({"role": "user", "content": "?"},), group=group)
-    steps, so_far, count = [], (), 0
+    steps: list[Step] = []
+    so_far: tuple[int, ...] = ()
+    count = 0
     for turn in turns:
         prompt = (*so_far, *turn.read)
         logprobs = []

@@ -71,4 +71,5 @@ def chat(
 
 
 def rewards(algorithm: RLAlgorithm) -> list[float]:
+    assert isinstance(algorithm.run, Remembering)
     return [metrics["reward"] for metrics in algorithm.run.history]

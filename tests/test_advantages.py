@@ -82,7 +82,7 @@ def test_a_constant_added_to_the_outcomes_of_one_group_changes_no_advantage(case
         returns = discounted_returns(padded(version), 1.0)
         real = torch.arange(returns.shape[1])[None, :] < counts[:, None]
         advantages.append((returns - group_baseline(returns, counts, groups))[real])
-    assert torch.allclose(*advantages, atol=1e-4)
+    assert torch.allclose(advantages[0], advantages[1], atol=1e-4)
 
 
 def test_group_baseline_keeps_the_precision_it_is_given():

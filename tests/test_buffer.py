@@ -72,7 +72,7 @@ def play(groups: int = 2, group_size: int = 2, iteration: int = 0, buffer: Buffe
 def rounded(episode: Episode) -> Episode:
     """The same episode with its log-probs as float32, which is what a sampler gives and a batch takes."""
     steps = [
-        replace(step, action=replace(step.action, logprobs=tuple(np.float32(step.action.logprobs).tolist())))
+        replace(step, action=replace(step.action, logprobs=tuple(np.array(step.action.logprobs, np.float32).tolist())))
         for step in episode.steps
     ]
     return replace(episode, steps=tuple(steps))
@@ -90,7 +90,7 @@ def test_episodes_come_back_equal_with_every_bit_of_their_log_probs(tmp_path):
         assert sum(after.mask) == 9
         assert after.steps[0].next_state.messages[-1] == {"role": "user", "content": "No: größer ☃\nTry again."}
         assert after.steps[-1].next_state.tokens == before.tokens
-        assert np.array_equal(np.float32(after.logprobs), np.float32(before.logprobs))
+        assert np.array_equal(np.array(after.logprobs, np.float32), np.array(before.logprobs, np.float32))
     assert max(len(f"{value}") for row in map(episode_to_row, episodes) for value in row["steps"][0]["logprobs"]) <= 15
 
 
@@ -196,7 +196,8 @@ def test_capacity_keeps_the_newest_and_must_be_at_least_one(tmp_path):
 )
 @settings(max_examples=60, deadline=None)
 def test_eviction_never_breaks_a_group_in_whatever_order_its_episodes_end(order, capacity, chunk):
-    buffer, everything = Buffer(capacity), []
+    buffer = Buffer(capacity)
+    everything: list[Episode] = []
     for iteration in range(2):
         made = {
             (group, member): make_episode(Turn([1], [10 + member], [1]), group=group, iteration=iteration)

@@ -109,6 +109,7 @@ def test_written_numbers_are_near_the_exact_ones(value):
     assert abs(Fraction(format_number(value)) - value) <= Fraction(1, 200)
 
 
+@pytest.mark.network
 def test_gsm8k_is_calculated_as_written():
     pairs = []
     for line in dataset_file("gsm8k", "train").read_text(encoding="utf-8").splitlines():

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -17,6 +19,7 @@ def run(name: str, *arguments: str, cwd: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.network
 def test_the_users_command(tmp_path, model_folder):
     out = run(
         "reinforce_stable_on_gsm8k_training.py",
@@ -43,6 +46,7 @@ def test_the_users_command(tmp_path, model_folder):
     assert "2 held-out problems" in again
 
 
+@pytest.mark.network
 def test_the_users_run_goes_on_and_is_evaluated_as_it_was_trained(tmp_path, model_folder):
     run(
         "reinforce_stable_on_gsm8k_training.py",
@@ -72,6 +76,7 @@ def test_the_users_run_goes_on_and_is_evaluated_as_it_was_trained(tmp_path, mode
     assert "2 held-out problems" in measured.stdout
 
 
+@pytest.mark.network
 def test_a_users_mistake_in_the_example_is_one_sentence_and_exit_code_2(tmp_path, model_folder):
     command = [sys.executable, str(EXAMPLES / "reinforce_stable_on_gsm8k_training.py")]
     for wrong in (["--num_collection_episodes", "1"], ["--train_data_file", "nowhere.jsonl"]):
@@ -82,6 +87,7 @@ def test_a_users_mistake_in_the_example_is_one_sentence_and_exit_code_2(tmp_path
         assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.network
 def test_training_on_the_test_split_is_called_contaminated(tmp_path, model_folder):
     out = run(
         "reinforce_stable_on_gsm8k_training.py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ PREFIXES = {
     prefix: i for i, prefix in enumerate(p for n in range(LENGTH) for p in itertools.product(range(3), repeat=n))
 }
 ROWS = torch.tensor([[PREFIXES[tuple(sequence[:t].tolist())] for t in range(LENGTH)] for sequence in SEQUENCES])
-ESTIMATORS = ("k1", "k2", "k3")
+ESTIMATORS: tuple[Literal["k1", "k2", "k3"], ...] = ("k1", "k2", "k3")
 
 
 def table(seed: int) -> Tensor:
@@ -221,6 +222,7 @@ def test_no_gradient_flows_through_importance_weights():
     (
         importance_weights(logprobs, REFERENCE, 2.0) * policy_gradient(logprobs, torch.ones_like(logprobs))
     ).sum().backward()
+    assert logprobs.grad is not None
     assert torch.allclose(logprobs.grad, -importance_weights(BEHAVIOUR, REFERENCE, 2.0))
 
 
@@ -255,7 +257,7 @@ def test_any_cut_into_micro_batches_adds_up_to_the_same_average(case):
     for parts in ([whole.select(cut) for cut in cuts], list(whole.micro_batches(2 * width, about=2))):
         assert sum(len(part) for part in parts) == rows
         for average in (per_token, per_episode, per_constant):
-            added = sum(average(part.logprobs, part) for part in parts)
+            added = torch.stack([average(part.logprobs, part) for part in parts]).sum()
             assert torch.allclose(added, average(values, whole))
     chosen = [values[row][mask[row]] for row in range(rows)]
     assert torch.allclose(per_token(values, whole), torch.cat(chosen).sum() / max(int(mask.sum()), 1))

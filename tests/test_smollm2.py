@@ -15,6 +15,8 @@ from lmgym.models.token_scorer import TokenScorer, common_prefix
 from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
 
+pytestmark = pytest.mark.network
+
 
 @pytest.fixture(scope="module")
 def policy() -> FewShotLLMStepwiseMathPolicy:

@@ -21,7 +21,6 @@ USAGE = """lmgym: a gym for language models
   lmgym train --resume RUN [flags]  go on where a run stopped
   lmgym eval [flags]                measure a model, alone or beside another
   lmgym play [flags]                solve a problem yourself
-  lmgym bench [flags]               measure the speed, beside other libraries
   lmgym envs                        list the environments
   lmgym algorithms                  list the algorithms
   lmgym models                      list the models
@@ -61,6 +60,11 @@ def _dispatch(arguments: list[str]) -> None:
 
         results.print(__version__)
         return
+    if command == "bench":
+        raise UserError(
+            "the benchmark is not part of the installed package: run `make bench` or `python -m benchmarks.speed` in a "
+            "clone of the repository."
+        )
     if command not in COMMANDS:
         meant = nearest(command, COMMANDS)
         guess = f" (did you mean {meant}?)" if meant else ""
@@ -146,12 +150,6 @@ def _play(arguments: list[str]) -> None:
     play(_parse_task(PlaySettings, arguments, "lmgym play", PlaySettings()))
 
 
-def _bench(arguments: list[str]) -> None:
-    from lmgym.commands.bench import BenchSettings, bench
-
-    bench(_parse(BenchSettings, arguments, "lmgym bench", BenchSettings()))
-
-
 def _listing(function_name: str) -> Any:
     def run(arguments: list[str]) -> None:
         from lmgym.commands import listing
@@ -167,7 +165,6 @@ COMMANDS = {
     "train": _train,
     "eval": _eval,
     "play": _play,
-    "bench": _bench,
     "envs": _listing("list_envs"),
     "algorithms": _listing("list_algorithms"),
     "models": _listing("list_models"),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lmgym.learning.batch import Batch
 
-pytest.importorskip("trl", reason="TRL is not installed; pip install 'lmgym[peers]' to compare with it")
+pytest.importorskip("trl", reason="TRL is not installed; pip install 'lmgym[baselines]' to compare with it")
 
 from trl import GRPOTrainer
 
@@ -68,7 +68,7 @@ def trl_loss(loss_type: str, logprobs: Tensor, *, level: str = "token", low: flo
         "ref_per_token_logps": REFERENCE,
         "num_items_in_batch": MASK.sum().float(),
     }
-    return GRPOTrainer._compute_loss(trainer, None, inputs)
+    return GRPOTrainer._compute_loss(trainer, None, inputs)  # type: ignore[arg-type]
 
 
 def our_batch() -> Batch:
@@ -120,6 +120,8 @@ def test_the_same_number_as_trl(name, settings, loss_type, level, low, high, bet
     if not beta:  # with a KL, TRL differentiates k3, which is not the gradient of the KL
         our_loss.backward()
         trl.backward()
+        assert ours.grad is not None
+        assert theirs.grad is not None
         assert torch.allclose(ours.grad, theirs.grad * MASK, atol=1e-7)
 
 
@@ -131,4 +133,6 @@ def test_where_trl_differs_it_is_in_the_gradient_of_the_kl():
     gap = NEW - REFERENCE
     exact = KL * (gap - (1 - (-gap).exp())) * MASK / MASK.sum(dim=1, keepdim=True) / ROWS
     assert exact.abs().max() > 1e-4
+    assert ours.grad is not None
+    assert theirs.grad is not None
     assert torch.allclose(ours.grad - theirs.grad * MASK, exact, atol=1e-7)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from lmgym.envs.env import Env
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
 
-SMALL = {"iterations": 1, "problems_per_iteration": 2, "group_size": 2, "eval_problems": 0}
+SMALL: dict[str, Any] = {"iterations": 1, "problems_per_iteration": 2, "group_size": 2, "eval_problems": 0}
 
 
 def first_step(name: str, env: Env, policy=None, **given):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from lmgym.learning.batch import Batch
 from lmgym.types import Problem
 
 SOLVED = [replace(problem, solution="a") for problem in TRAIN]
-COMMON = {
+COMMON: dict[str, Any] = {
     "iterations": 15,
     "problems_per_iteration": 4,
     "group_size": 16,
@@ -101,7 +102,7 @@ def test_episodes_that_exist_are_enough(name, tmp_path):
     gained = (algorithm.learner.logprobs(algorithm.policy.model, batch) - batch.logprobs).sum(dim=1)
     assert gained[batch.returns > 0].mean() > gained[batch.returns == 0].mean() + 2, "the good over the bad ones"
     assert [episode.tokens for episode in algorithm.buffer.episodes] == [e.tokens for e in played.buffer.episodes]
-    assert all(metrics["tokens"] == 0 and 0 < metrics["reward"] < 1 for metrics in algorithm.run.history)
+    assert all(metrics["tokens"] == 0 and 0 < metrics["reward"] < 1 for metrics in run.history)
 
 
 def test_without_any_episodes_there_is_nothing_to_learn_from():
@@ -170,7 +171,7 @@ def test_an_entropy_bonus_keeps_the_entropy_up():
 
     peaked = tiny_model(size=32)
     with torch.no_grad():
-        peaked.head.weight.mul_(2)
+        peaked.head.get_parameter("weight").mul_(2)
     algorithm = train("reinforce", Nothing(TRAIN), chat(peaked), entropy_coeff=0.1, iterations=8)
     entropies = [metrics["entropy"] for metrics in algorithm.run.history]
     assert entropies[-1] > entropies[0] + 0.3

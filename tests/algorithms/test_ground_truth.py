@@ -103,7 +103,7 @@ def test_step_rewards_are_credited_to_what_came_before_them():
 def test_maxrl_climbs_the_first_terms_of_the_log_likelihood(group_size):
     def harmonic(logits: Tensor) -> Tensor:
         failure = 1 - expected_return(logits, SUCCESS)
-        return sum((1 - failure**k) / k for k in range(1, group_size))
+        return torch.stack([(1 - failure**k) / k for k in range(1, group_size)]).sum()
 
     update = expected_update(make_algorithm("maxrl"), SUCCESS, group_size)
     assert close(update, gradient(harmonic) / LIMIT)
@@ -331,7 +331,7 @@ def test_dpo_follows_the_gradient_of_its_own_definition():
     for one, other in ((0, 1), (2, 3)):
         better, worse = (one, other) if batch.returns[one] > batch.returns[other] else (other, one)
         losses.append(-(strength * (change[better] - change[worse])).sigmoid().log())
-    exact = torch.autograd.grad(sum(losses) / 2, logits)[0]
+    exact = torch.autograd.grad(torch.stack(losses).sum() / 2, logits)[0]
     assert close(found, exact)
 
 

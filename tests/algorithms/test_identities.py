@@ -109,7 +109,7 @@ def test_neither_the_order_nor_the_cut_into_micro_batches_matters(name, order, c
     shuffled = [GROUP[i] for i in order]
     again = credited(algorithm, batch_of(shuffled, REWARDS, table(2), reference, group=[NUMBERS[i] for i in order]))
     logits = table(0).requires_grad_()
-    total, edges = 0.0, [0, *sorted(cuts), 6]
+    total, edges = torch.zeros((), dtype=torch.float64), [0, *sorted(cuts), 6]
     for start, end in itertools.pairwise(edges):
         part = again.select(torch.arange(start, end))
         total = total + algorithm.loss(scores_of(logits, shuffled[start:end]), part)
@@ -191,9 +191,11 @@ def test_a_value_gains_nothing_by_leaving_its_clip():
     old, target = torch.tensor([0.0, 0.0]), torch.tensor([1.0, 1.0])
     values = torch.tensor([0.1, 0.5], requires_grad=True)
     clipped_value_error(values, old, target, 0.2).sum().backward()
+    assert values.grad is not None
     assert values.grad.tolist() == pytest.approx([-0.9, 0.0])
     free = torch.tensor([0.1, 0.5], requires_grad=True)
     clipped_value_error(free, old, target, 0.0).sum().backward()
+    assert free.grad is not None
     assert free.grad.tolist() == pytest.approx([-0.9, -0.5])
 
 

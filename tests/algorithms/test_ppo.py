@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +17,8 @@ from lmgym.types import Finish, State
 
 REWARDS = torch.rand(len(SEQUENCES), 2, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
 VALUES = torch.tensor([[0, 0.3, 0.5], [0, 0.1, 0.9]], dtype=torch.float64)
-SMALL = {"iterations": 1, "eval_problems": 0, "problems_per_iteration": 5, "group_size": 4, "learning_rate": 1e-3}
+SMALL: dict[str, Any] = {"iterations": 1, "eval_problems": 0, "problems_per_iteration": 5, "group_size": 4}
+SMALL["learning_rate"] = 1e-3
 
 
 @pytest.mark.parametrize("gae", ["tokens", "steps"])
@@ -84,7 +87,10 @@ def test_all_minibatches_are_against_the_policy_as_it_was_before_the_first():
     for part in seen:
         assert not bool(part.on_policy.any())
         torch.testing.assert_close(part.old_logprobs, part.logprobs, atol=1e-4, rtol=0)
-    assert whole.run.history[0].keys() == steps_of(minibatches=5)[0].run.history[0].keys()
+    parts, _ = steps_of(minibatches=5)
+    assert isinstance(whole.run, Remembering)
+    assert isinstance(parts.run, Remembering)
+    assert whole.run.history[0].keys() == parts.run.history[0].keys()
 
 
 def test_the_deal_is_a_function_of_its_seed():

@@ -8,6 +8,7 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,6 @@ from lmgym.algorithms.parts import KLPenalty
 from lmgym.algorithms.registry import find_algorithm
 from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
 from lmgym.algorithms.reinforce_stable import ReinforceStable, ReinforceStableConfig
-from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.buffer import read_episodes
 from lmgym.envs.env import Env, Response
 from lmgym.errors import UserError
@@ -49,7 +49,7 @@ def config(kind=ReinforceStableConfig, **given):
     return kind.from_settings({**start, "schedule": "constant", "save_every": 0, **given})
 
 
-def learn(settings, policy=None, env: Env | None = None, eval_env: Env | None = None, **extra) -> RLAlgorithm:
+def learn(settings, policy=None, env: Env | None = None, eval_env: Env | None = None, **extra) -> Any:
     kind = ReinforceStable if isinstance(settings, ReinforceStableConfig) else Reinforce
     algorithm = kind(policy or chat(), env or Vowel(TRAIN), settings, eval_env, Remembering(), **extra)
     algorithm.train()
@@ -139,7 +139,7 @@ def test_an_iteration_with_nothing_to_learn_reports_that(name):
     settings = config(
         kind.Config, iterations=2, problems_per_iteration=2, group_size=4, updates_per_iteration=1, **given
     )
-    algorithm = kind(chat(), Nothing(TRAIN), settings, None, Remembering())
+    algorithm: Any = kind(chat(), Nothing(TRAIN), settings, None, Remembering())
     algorithm.train()
     for metrics in algorithm.run.history:
         assert {"entropy", "logprob_diff", "logprob_diff_max", "learning_rate"} <= metrics.keys()
@@ -161,7 +161,7 @@ def test_a_new_lack_of_signal_is_said_again():
             lot = float(algorithm.iteration % 2 == 1 and self.np_random.random() < 0.5)
             return Response(reward=lot, terminated=True)
 
-    algorithm = Reinforce(chat(), Now(TRAIN), config(ReinforceConfig, iterations=5), None, Remembering())
+    algorithm: Any = Reinforce(chat(), Now(TRAIN), config(ReinforceConfig, iterations=5), None, Remembering())
     algorithm.train()
     assert len(algorithm.run.warnings) == 3
 
@@ -190,7 +190,7 @@ class Forcing(ChatPolicy):
 def test_the_tokens_trained_on_are_the_tokens_sampled():
     policy = Forcing(tiny_model(), (), "", max_tokens=8, temperature=0.7)
     settings = config(iterations=2, problems_per_iteration=2, group_size=3)
-    algorithm = ReinforceStable(policy, TwoTurns(TRAIN), settings, run=Remembering())
+    algorithm: Any = ReinforceStable(policy, TwoTurns(TRAIN), settings, run=Remembering())
     seen, step = [], algorithm.learner.step
 
     def recording(batch, loss):
@@ -254,7 +254,7 @@ def test_old_episodes_do_not_count_in_the_gap_between_sampler_and_learner():
         def respond(self, state: State, text: str, finish: Finish) -> Response:
             return Response(float(state.seed == 0 and text < "Q" and state.problem.id in early), terminated=True)
 
-    algorithm = ReinforceStable(
+    algorithm: Any = ReinforceStable(
         chat(),
         Once(TRAIN),
         config(kl_coeff=0.0, iterations=2, replay_episodes=64, learning_rate=0.05),
@@ -287,12 +287,18 @@ class Stopping(ChatPolicy):
         return super().next_actions(states, temperature)
 
 
-def begin(folder: Path, model_folder: Path, lora: bool, **given) -> RLAlgorithm:
+def begin(folder: Path, model_folder: Path, lora: bool, **given) -> Any:
     """Everything built anew, as a fresh process would, from the model that the run began with."""
     settings = LoraSettings(rank=4, alpha=8) if lora else None
     loaded = load_model(str(model_folder), dtype="float32", lora=settings)
     kind = find_algorithm(given.pop("algorithm", "reinforce-stable"))
-    chosen = {"iterations": 4, "problems_per_iteration": 2, "group_size": 4, "eval_problems": 4, "evaluate_every": 2}
+    chosen: dict[str, Any] = {
+        "iterations": 4,
+        "problems_per_iteration": 2,
+        "group_size": 4,
+        "eval_problems": 4,
+        "evaluate_every": 2,
+    }
     chosen |= {"schedule": "cosine", "warmup_steps": 1, "learning_rate": 1e-2, "save_every": 1}
     if kind.Config().part(KLPenalty) is not None:
         chosen["kl_coeff"] = 0.1
@@ -418,7 +424,7 @@ def test_an_author_adds_a_metric_and_a_schedule():
             self.recorded |= {"advantage_max": float(advantages.max()), "episodes": float(len(batch))}
             return advantages
 
-    algorithm = Mine(chat(), Vowel(TRAIN), config(iterations=3), None, Remembering())
+    algorithm: Any = Mine(chat(), Vowel(TRAIN), config(iterations=3), None, Remembering())
     algorithm.train()
     assert [metrics["learning_rate"] for metrics in algorithm.run.history] == [5e-3, 2.5e-3, 1.25e-3]
     assert all(metrics["episodes"] == 64 and metrics["advantage_max"] >= 0 for metrics in algorithm.run.history)
@@ -509,7 +515,7 @@ def test_a_sampler_that_disagrees_with_the_learner_is_a_loud_warning():
 
 def test_every_problem_comes_once_before_any_comes_twice():
     algorithm = Reinforce(chat(), Vowel(TRAIN), config(ReinforceConfig, problems_per_iteration=3))
-    seen = []
+    seen: list[int] = []
     for algorithm.iteration in range(8):
         seen += algorithm.next_problems()
     assert all(sorted(seen[start : start + 8]) == list(range(8)) for start in (0, 8, 16))
@@ -525,7 +531,7 @@ def test_episodes_on_disk_are_those_of_the_run(tmp_path):
     assert [episode.iteration for episode in episodes] == [0] * 4 + [1] * 4
     assert len(algorithm.buffer) == 4
     assert [episode.tokens for episode in episodes[4:]] == [episode.tokens for episode in algorithm.buffer.episodes]
-    decoded = tiny_tokenizer().decode(list(episodes[0].tokens))
+    decoded = str(tiny_tokenizer().decode(list(episodes[0].tokens)))
     assert decoded.startswith("<|start|>user\nQ")
     assert "<|start|>user\nmore<|stop|>" in decoded
 
@@ -551,6 +557,7 @@ def test_with_a_kl_every_group_is_computed_else_only_those_with_an_advantage(kl_
     if not kl_coeff:
         return
     batch = Batch.from_episodes(algorithm.buffer.of_iteration(1))
+    assert algorithm.reference is not None
     reference = algorithm.reference.logprobs(algorithm.learner, batch)
     measured = masked_mean(kl_estimate(batch.logprobs, reference, "k3"), batch.mask)
     assert measured > 1e-3

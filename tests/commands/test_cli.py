@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -375,10 +376,10 @@ def test_every_usual_name_means_a_flag_that_there_is():
 # A real process.
 
 
-def process(*arguments: str, **options: object) -> subprocess.Popen:
+def process(*arguments: str, **options: Any) -> subprocess.Popen:
     environment = {**os.environ, "PYTHONPATH": str(Path(lmgym.__file__).parents[1])}
     command = [sys.executable, "-m", "lmgym", *arguments]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, env=environment, **pipes, **options)
 
 
@@ -390,6 +391,8 @@ def test_the_package_runs_as_a_module():
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["algorithms"]])
 def test_a_reader_that_goes_away_is_no_traceback(arguments):
     begun = process(*arguments)
+    assert begun.stdout is not None
+    assert begun.stderr is not None
     begun.stdout.close()  # as `| head -1` does
     errors = begun.stderr.read()
     assert begun.wait(timeout=120) != 2

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import lmgym
 from lmgym import UserError
-from lmgym.envs import load_dataset_file
+from lmgym.envs import DatasetFile, load_dataset_file
 from lmgym.rewards.final_answer import BoxedAnswer, NumberAnswer, TextAnswer
 
 GSM8K_ROW = {"question": "What is 2 + 3?", "answer": "2+3 = <<2+3=5>>5\n#### 5"}
@@ -136,6 +136,7 @@ def test_short_texts_are_matched_exactly_but_for_case_spaces_and_a_full_stop(tmp
     env = lmgym.make(str(write(tmp_path, TEXT_ROWS)), stepwise=False)
     env.reset(options={"index": 0})
     assert env.step(said)[1] == reward
+    assert isinstance(env, DatasetFile)
     assert "The answer is: " in env.instruction
 
 
@@ -169,6 +170,7 @@ def test_rows_without_an_answer_to_grade_by_need_a_reward(tmp_path):
         return 0.25 * (problem.answer in text) + len(problem.info.get("words", problem.info.get("answer") or ()))
 
     env = lmgym.make(path, reward=rhymes, stepwise=False)
+    assert isinstance(env, DatasetFile)
     assert env.instruction == ""
     assert [problem.answer for problem in env.problems] == ["", "A long text.\nOf two lines.", "5", "", ""]
     env.reset(options={"index": 0})

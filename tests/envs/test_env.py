@@ -17,7 +17,7 @@ from lmgym import Action, Env, Finish, Problem, Response, State, UserError
 from lmgym.envs import MathEnv, find
 from lmgym.rewards.steps import weighted
 
-GYM_IDS = ("lmgym/GSM8K-v0", "lmgym/MATH-v0", "lmgym/WordProblems-v0", "lmgym/Arithmetic-v0")
+DOWNLOADED = [pytest.param(name, marks=pytest.mark.network) for name in ("lmgym/GSM8K-v0", "lmgym/MATH-v0")]
 PROBLEM = Problem("p", "What is 2 + 3?", "5", "2+3 = <<2+3=5>>5\nThe answer is: 5")
 
 
@@ -30,7 +30,7 @@ class GuessTheNumber(Env):
         return Response(reply="No, guess again.", truncated=state.turn == 3)
 
 
-@pytest.mark.parametrize("gym_id", GYM_IDS)
+@pytest.mark.parametrize("gym_id", [*DOWNLOADED, "lmgym/WordProblems-v0", "lmgym/Arithmetic-v0"])
 def test_gymnasium_accepts_every_environment_without_a_warning(gym_id):
     env = gymnasium.make(gym_id)
     with warnings.catch_warnings():
@@ -42,6 +42,7 @@ def test_gymnasium_accepts_a_game():
     check_env(GuessTheNumber([PROBLEM]), skip_render_check=True)
 
 
+@pytest.mark.network
 def test_a_seed_decides_which_problems_are_drawn_and_the_index_chooses_one():
     env = lmgym.make("gsm8k")
     first = [env.reset(seed=3)[0]] + [env.reset()[0] for _ in range(5)]

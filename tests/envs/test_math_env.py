@@ -41,6 +41,7 @@ def check_itself(env, indices):
         assert (reward, terminated, info["correct"], info["parsed"]) == (0.0, True, False, True), problem
 
 
+@pytest.mark.network
 @pytest.mark.parametrize("stepwise", [True, False])
 @pytest.mark.parametrize(("split", "size"), [("train", 7473), ("test", 1319)])
 def test_gsm8k_checks_itself(split, size, stepwise):
@@ -49,6 +50,7 @@ def test_gsm8k_checks_itself(split, size, stepwise):
     check_itself(env, range(size))
 
 
+@pytest.mark.network
 @pytest.mark.parametrize("stepwise", [True, False])
 @pytest.mark.parametrize(("split", "size"), [("train", 7500), ("test", 5000)])
 def test_math_checks_itself(split, size, stepwise):
@@ -69,6 +71,7 @@ def test_arithmetic_checks_itself(stepwise):
     check_itself(lmgym.make("arithmetic", operators="+-*/", digits=3, stepwise=stepwise), range(1000))
 
 
+@pytest.mark.network
 def test_gsm8k_shows_the_answer_in_the_asked_for_form():
     problem = lmgym.make("gsm8k").problems[0]
     assert problem.answer == "72"
@@ -78,11 +81,13 @@ def test_gsm8k_shows_the_answer_in_the_asked_for_form():
     ]
 
 
+@pytest.mark.network
 def test_the_training_and_test_problems_of_real_datasets_are_disjoint():
     train, test = (lmgym.make("gsm8k", split=split).problems for split in ("train", "test"))
     assert not {problem.prompt for problem in train} & {problem.prompt for problem in test}
 
 
+@pytest.mark.network
 @pytest.mark.parametrize(("name", "size"), [("gsm8k", 7473), ("math", 7500)])
 def test_validation_is_held_out_of_train_where_that_is_asked_for(name, size):
     validation = lmgym.make(f"{name}:validation").problems
@@ -105,6 +110,7 @@ def test_a_file_too_small_for_a_validation_split_is_one_sentence(tmp_path):
         lmgym.make("gsm8k:validation", path=path)
 
 
+@pytest.mark.network
 def test_math_is_filtered_by_subject_and_level():
     env = lmgym.make("math", subjects=["counting_and_probability", "Geometry"], levels=[1, 2])
     assert {problem.info["subject"] for problem in env.problems} == {"Counting & Probability", "Geometry"}

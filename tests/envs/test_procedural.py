@@ -133,7 +133,9 @@ def test_every_line_is_one_right_operation_and_the_last_gives_the_answer(operati
         assert last == f"The answer is: {problem.answer}"
         assert len(lines) == operations
         for line in lines:
-            shown, expression, value, result = CALCULATION.search(line).groups()
+            found = CALCULATION.search(line)
+            assert found is not None
+            shown, expression, value, result = found.groups()
             assert shown == expression
             assert value == result == calculate(expression)
             assert int(value) >= 2

@@ -6,13 +6,14 @@ import random
 import re
 import threading
 import warnings
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
 
-from lmgym.envs.env import Env, Response
+from lmgym.envs.env import Env, Response, StateSpace
 from lmgym.envs.math_env import MathEnv
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.errors import UserError
@@ -184,13 +185,15 @@ def test_every_episode_has_a_game_of_its_own_though_the_author_made_one():
 
 
 def test_a_wrapped_environment_gives_every_episode_a_game_of_its_own():
-    gymnasium.register("lmgym-test/OneGame-v0", entry_point=OneGame)
-    assert one_move_each(VectorEnv(gymnasium.make("lmgym-test/OneGame-v0"))) == EACH_ITS_OWN
+    gymnasium.register("lmgym-test/OneGame-v0", entry_point=OneGame)  # type: ignore[arg-type]
+    wrapped: Any = gymnasium.make("lmgym-test/OneGame-v0")
+    assert one_move_each(VectorEnv(wrapped)) == EACH_ITS_OWN
 
 
 def test_clones_share_problems_graders_and_rewards():
     twin = OneGame().clone()
     assert twin.problems is PROBLEMS
+    assert isinstance(twin.observation_space, StateSpace)
     assert twin.observation_space.problems is PROBLEMS
     assert all(twin.by_id[problem.id] is problem for problem in PROBLEMS)
 
@@ -310,13 +313,15 @@ def test_an_attribute_that_is_large_to_copy_is_named_once(large):
 
 
 def test_an_environment_of_numbers_is_refused():
+    numbers: Any = gymnasium.make("CartPole-v1")
     with pytest.raises(UserError, match="CartPoleEnv is not an environment of text"):
-        VectorEnv(gymnasium.make("CartPole-v1"))
+        VectorEnv(numbers)
 
 
 def test_an_environment_that_gymnasium_wrapped_is_unwrapped():
     import lmgym  # noqa: F401 — registers the names
 
-    envs = VectorEnv(gymnasium.make("lmgym/Arithmetic-v0"))
+    wrapped: Any = gymnasium.make("lmgym/Arithmetic-v0")
+    envs = VectorEnv(wrapped)
     (state,) = envs.reset([0])
     assert envs.step([Action("The answer is: 1", episode=state.episode)])[0].terminated

@@ -73,7 +73,7 @@ def test_a_mixture_of_answers_gives_exactly_its_shares():
 def test_pass_at_k_and_majority_at_k_of_a_known_mixture():
     def script(state: State) -> str | Action:
         right, sample = state.problem.answer, state.episode % 4
-        answers = {
+        given: dict[int, list[str | None]] = {
             0: [right, right, "1", "3"],  # most are right
             1: ["1", "1", right, "2"],  # most are wrong
             2: ["1", right, right, "1"],  # a tie, and the first given is wrong

@@ -61,6 +61,8 @@ def test_saved_and_read_back_it_is_the_same(tmp_path, alone):
         assert torch.equal(one.values(BATCH)[0], other.values(BATCH)[0])
         assert one.learner.steps_done == other.learner.steps_done == 2
     else:
+        assert one.learner.value_head is not None
+        assert other.learner.value_head is not None
         for mine, theirs in zip(
             one.learner.value_head.parameters(), other.learner.value_head.parameters(), strict=True
         ):

@@ -125,10 +125,10 @@ def test_no_global_random_state_is_touched():
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    before = np.random.get_state()[1].copy()
+    before = np.random.get_state(legacy=False)["state"]["key"].copy()
     wrap(network)
     torch.testing.assert_close(torch.rand(3), expected)
-    assert (np.random.get_state()[1] == before).all()
+    assert (np.random.get_state(legacy=False)["state"]["key"] == before).all()
 
 
 def test_the_transform_is_read_from_the_text_part_of_a_config():

@@ -237,6 +237,7 @@ def test_values_and_their_gradients_are_those_of_a_value_head_on_transformers_hi
     states = plain(input_ids=tokens, output_hidden_states=True).hidden_states[-1]
     exact = torch.cat([torch.zeros(len(tokens), 1), head(states[:, :-1])[..., 0]], dim=1) * mask
     (exact * weights_of(tokens)).sum().backward()
+    assert head.weight.grad is not None
     exact_head = head.weight.grad.clone()
     head.zero_grad()
     model.network.zero_grad()
@@ -303,7 +304,7 @@ def tiny_of_type(model_type: str, **special: Any) -> LanguageModel:
 
 @pytest.mark.parametrize("model_type", [*sorted(PREFIX_SHARING_MODEL_TYPES), "granite", "phi3"])
 def test_other_architectures_are_scored_exactly_too(model_type):
-    special = {"mistral": {"sliding_window": None}, "granite": {"embedding_multiplier": 2.0}}
+    special: dict[str, dict[str, Any]] = {"mistral": {"sliding_window": None}, "granite": {"embedding_multiplier": 2.0}}
     model = tiny_of_type(model_type, **special.get(model_type, {}))
     assert model.shares_prefixes == (model_type in PREFIX_SHARING_MODEL_TYPES)
     check_same(model, grouped(prefix=9))

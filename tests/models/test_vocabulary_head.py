@@ -84,6 +84,7 @@ def test_value_and_gradient_of_a_truncated_distribution_are_those_of_the_masked_
 def test_value_and_gradient_go_through_a_scale_and_a_soft_cap(monkeypatch, chunk, transform, distribution):
     monkeypatch.setattr("lmgym.models.vocabulary_head.CHUNK", chunk)
     states, weight, shift, targets = inputs(bias=True)
+    assert shift is not None
     upstream = torch.linspace(-2, 3, POSITIONS)
 
     logits = torch.nn.functional.linear(states, weight, shift) * transform.scale
@@ -111,11 +112,14 @@ def test_the_gradient_is_zero_where_only_one_id_is_kept():
     logprobs, entropies = VocabularyHead.apply(states, weight, None, targets, Distribution(top_k=1))
     logprobs.sum().backward()
     assert logprobs.abs().max() == entropies.abs().max() == 0
+    assert states.grad is not None
+    assert weight.grad is not None
     assert states.grad.abs().max() == weight.grad.abs().max() == 0
 
 
 def test_a_frozen_head_gets_no_gradient_but_the_hidden_states_do():
     states, weight, shift, targets = inputs(bias=True)
+    assert shift is not None
     weight.requires_grad_(False)
     shift.requires_grad_(False)
     VocabularyHead.apply(states, weight, shift, targets, FULL_SOFTMAX)[0].sum().backward()
@@ -146,4 +150,5 @@ def test_no_positions_give_empty_results_with_a_zero_gradient():
     logprobs, entropies = VocabularyHead.apply(states[:0], weight, None, targets[:0], FULL_SOFTMAX)
     assert logprobs.shape == entropies.shape == (0,)
     logprobs.sum().backward()
+    assert weight.grad is not None
     assert weight.grad.abs().sum() == 0

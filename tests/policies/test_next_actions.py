@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from conftest import tiny_model
@@ -20,7 +21,7 @@ from lmgym.policies.scripted_policy import ScriptedPolicy
 from lmgym.types import END_OF_TURN, Action, State
 
 
-def dictated(*texts: str, **options) -> tuple[FewShotLLMStepwiseMathPolicy, list[State]]:
+def dictated(*texts: str, **options) -> tuple[Any, list[State]]:
     """A policy whose requests say these lines in turn, one letter per pass, and a state for each of them."""
     policy = FewShotLLMStepwiseMathPolicy(tiny_model(), max_line_tokens=20, **options)
     policy.engine = Dictated(policy, *texts)
@@ -148,7 +149,7 @@ def test_another_temperature_is_another_request():
     assert len(policy.next_actions(states)) == 1
     ((ticket, (state, request)),) = policy._writing.items()
     assert request.distribution.temperature == 1.0
-    policy.engine.finished = lambda tickets: {}  # type: ignore[method-assign]
+    policy.engine.finished = lambda tickets: {}
     policy.next_actions([state], 0.0)
     ((other, (_, request)),) = policy._writing.items()
     assert other != ticket

@@ -42,7 +42,7 @@ def test_a_token_that_begins_every_text_begins_the_prompt():
     policy = ChatPolicy(model, system_prompt="")
     assert not policy.decode(policy.prompt_ids(question())).startswith("<|start|>")  # this tokenizer adds none itself
     plain = model.tokenizer
-    policy.model.tokenizer = WithFirstToken(plain)
+    policy.model.tokenizer = WithFirstToken(plain)  # type: ignore[assignment]
     assert policy.decode(policy.prompt_ids(question())).startswith("<|start|>Problem:")
 
 

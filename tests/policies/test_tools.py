@@ -30,6 +30,7 @@ def tokenizer(request):
     return tiny_tokenizer() if request.param == "tiny" else AutoTokenizer.from_pretrained(model_folder("smollm2-135m"))
 
 
+@pytest.mark.network
 @pytest.mark.parametrize("kind", [ChatPolicy, FewShotLLMStepwiseMathPolicy])
 def test_the_verdict_is_that_of_the_whole_text(tokenizer, kind):
     solutions = [problem.solution for problem in lmgym.make("gsm8k").problems[:30]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from typing import Any
 
 import gymnasium
 import pytest
@@ -28,7 +29,13 @@ from lmgym.runs.record import describe_run
 from lmgym.runs.run import Run
 from lmgym.types import Problem
 
-SMALL = {"iterations": 1, "problems_per_iteration": 2, "group_size": 2, "eval_problems": 2, "save_every": 1}
+SMALL: dict[str, Any] = {
+    "iterations": 1,
+    "problems_per_iteration": 2,
+    "group_size": 2,
+    "eval_problems": 2,
+    "save_every": 1,
+}
 
 
 def shortness(problem: Problem, answer: str) -> float:
@@ -127,7 +134,8 @@ class Game(lmgym.Env):
 
     def __init__(self, factor: int = 2) -> None:
         super().__init__(TRAIN)
-        self.turns, self.said, self.random = 0, [], random.Random(0)
+        self.said: list[str] = []
+        self.turns, self.random = 0, random.Random(0)
         self.scale, self.judge, self.lock = (lambda value: factor * value), self.respond, iter("abc")
 
     def opening(self, problem: Problem) -> str:
@@ -148,7 +156,10 @@ def test_an_environment_that_was_only_played_keeps_its_name():
         env.reset(seed=5)
         env.step("a")
     assert describe_run(algorithm_on(env, policy=policy))["env"] == f"{__name__}:Game"
-    env.scale = lmgym.make(f"{__name__}:Game", factor=4).scale
+    other = lmgym.make(f"{__name__}:Game", factor=4)
+    assert isinstance(env, Game)
+    assert isinstance(other, Game)
+    env.scale = other.scale
     assert describe_run(algorithm_on(env, policy=policy))["env"] is None
 
 

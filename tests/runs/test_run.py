@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from lmgym.algorithms.grpo import GRPO, GRPOConfig
 from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
 from lmgym.commands.cli import main
 from lmgym.errors import UserError
+from lmgym.learning.reference import ModelReference
 from lmgym.models.language_model import LanguageModel
 from lmgym.models.loading import load_model
 from lmgym.models.lora import LoraSettings
@@ -70,13 +72,14 @@ def length(problem: lmgym.Problem, answer: str) -> float:
     return float(len(answer) % 7)
 
 
-def build(folder: Path, model: Path, lora: bool = False, kind: type = GRPO, max_tokens: int = 4, **settings) -> GRPO:
+def build(folder: Path, model: Path, lora: bool = False, kind: Any = GRPO, max_tokens: int = 4, **settings) -> GRPO:
     """An algorithm with a KL penalty, as a script builds it whether or not it goes on with a run."""
     settings = {"iterations": 2, "kl_coeff": 0.1, "learning_rate": 1e-2, "filter_groups": False, **settings}
     config = kind.Config(problems_per_iteration=2, group_size=3, save_every=1, eval_problems=0, **settings)
     rank = LoraSettings(rank=4, alpha=8) if lora else None
     policy = ChatPolicy(load_model(str(model), dtype="float32", lora=rank), max_tokens=max_tokens)
-    return kind(policy, lmgym.make("arithmetic", reward=length), config, run=Run(folder))
+    algorithm: GRPO = kind(policy, lmgym.make("arithmetic", reward=length), config, run=Run(folder))
+    return algorithm
 
 
 def weights(model: LanguageModel) -> dict[str, torch.Tensor]:
@@ -99,6 +102,7 @@ def test_a_run_built_with_its_first_model_gets_the_weights_of_the_checkpoint(tmp
     assert resumed.iteration == 2
     assert are_equal(weights(resumed.policy.model), reached)
     if not lora:
+        assert isinstance(resumed.reference, ModelReference)
         assert are_equal(weights(resumed.reference.frozen), first)
 
 

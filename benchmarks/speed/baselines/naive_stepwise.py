@@ -1,4 +1,4 @@
-"""The naive step-wise loop: one sequence at a time, and the whole prompt read again for every line."""
+"""The naive step-wise loop: one sequence at a time, and a full prefill for every line."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ asked = settings()
 torch.set_num_threads(asked["threads"])
 network: Any = AutoModelForCausalLM.from_pretrained(asked["model"], dtype=getattr(torch, asked["dtype"]))
 EPISODES = 4
-"""One at a time, each costs the same: a few tell the speed."""
+"""Episodes run one at a time at the same cost, so a few suffice to measure tokens per second."""
 
 
 def run() -> dict:

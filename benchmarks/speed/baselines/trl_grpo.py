@@ -5,7 +5,7 @@ import time
 
 import torch
 from datasets import Dataset
-from protocol import say, settings
+from protocol import report, settings
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
@@ -17,14 +17,14 @@ written = 0
 
 
 def reward(completion_ids: list[list[int]], **_: object) -> list[float | None]:
-    """Half of the episodes are better than the others, so that every group has something to learn."""
+    """Half of the episodes get a reward, so that groups have an advantage to learn from."""
     global written
     written = sum(map(len, completion_ids))
     return [float(sum(ids) % 2) for ids in completion_ids]
 
 
 class OneStepPerLine(TrainerCallback):
-    """Waits for a line before each optimiser step and reports it."""
+    """Waits for a line before each optimiser step and reports the step."""
 
     def on_step_begin(self, *_: object, **__: object) -> None:
         if not sys.stdin.readline():
@@ -32,7 +32,7 @@ class OneStepPerLine(TrainerCallback):
         self.started = time.perf_counter()
 
     def on_step_end(self, *_: object, **__: object) -> None:
-        say({"seconds": time.perf_counter() - self.started, "tokens": written})
+        report({"seconds": time.perf_counter() - self.started, "tokens": written})
 
 
 config = GRPOConfig(
@@ -63,5 +63,5 @@ trainer = GRPOTrainer(
     processing_class=tokenizer,
     callbacks=[OneStepPerLine()],
 )
-say({})
+report({})
 trainer.train()

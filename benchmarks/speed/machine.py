@@ -1,4 +1,4 @@
-"""What the machine can do: the speed of matrix products, which bounds everything else."""
+"""The speed of the machine's matrix products: an upper bound for all baselines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 def matrix_product_speed(dtype: torch.dtype, seconds: float = 3.0) -> float:
-    """Floating-point operations per second of the best of the shapes that a small language model multiplies."""
+    """Floating-point operations per second: the best over shapes that occur in a small language model."""
     best = 0.0
     shapes = [(2048, 576, 1536), (2048, 1536, 576), (1024, 1024, 1024), (2048, 2048, 2048)]
     for rows, inner, columns in shapes:

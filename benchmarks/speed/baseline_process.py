@@ -1,4 +1,4 @@
-"""Contestants as processes: each runs when it is its turn and stands still, memory and all, when it is not."""
+"""A baseline as a process: it runs when asked and is suspended, with its memory, while another one runs."""
 
 from __future__ import annotations
 
@@ -8,47 +8,45 @@ import re
 import signal
 import subprocess
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lmgym.benchmark.contestants.protocol import MARK
+from benchmarks.speed.baseline import Baseline
+from benchmarks.speed.baselines.protocol import MARK
 from lmgym.errors import UserError
 
-SCRIPTS = Path(__file__).parent / "contestants"
+SCRIPTS = Path(__file__).parent / "baselines"
+ROOT = Path(__file__).parent.parent.parent
 
 
 @dataclass
-class Contestant:
-    """A library on a workload."""
+class BaselineProcess:
+    """A running baseline; entering the context starts it, leaving it ends it."""
 
-    name: str
-    script: str
-    python: str
+    baseline: Baseline
     settings: dict[str, Any]
     folder: Path
-    environment: Mapping[str, str] = field(default_factory=dict)
     runs: list[dict[str, Any]] = field(default_factory=list)
     peak_bytes: int = 0
 
-    def __enter__(self) -> Contestant:
-        """Starts it and waits until it is ready."""
-        stem = re.sub(r"\W+", "-", self.name)
+    def __enter__(self) -> BaselineProcess:
+        """Starts the process and waits until it is ready."""
+        stem = re.sub(r"\W+", "-", self.baseline.name)
         path = self.folder / f"{stem}.json"
-        path.write_text(json.dumps(self.settings))
-        self._chatter = (self.folder / f"{stem}.log").open("w")
+        path.write_text(json.dumps(self.settings | dict(self.baseline.options)))
+        self._log = (self.folder / f"{stem}.log").open("w")
         self._process = subprocess.Popen(
-            [self.python, str(SCRIPTS / f"{self.script}.py"), str(path)],
+            [self.baseline.python(), str(SCRIPTS / f"{self.baseline.script}.py"), str(path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._chatter,
+            stderr=self._log,
             text=True,
             start_new_session=True,
-            env=os.environ | {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"} | dict(self.environment),
+            env=self._variables(),
         )
         try:
-            self._listen()
+            self._read_result()
         except BaseException:
             self.__exit__()
             raise
@@ -56,33 +54,39 @@ class Contestant:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends it, and whatever it started."""
+        """Kills the process and all that it started."""
         self._signal(signal.SIGKILL)
         self._process.wait()
-        self._chatter.close()
+        self._log.close()
 
     def run(self) -> dict[str, Any]:
-        """One turn, while all others stand still."""
+        """One run, while all other baselines are suspended."""
         self._signal(signal.SIGCONT)
         assert self._process.stdin is not None
         self._process.stdin.write("run\n")
         self._process.stdin.flush()
-        result = self._listen()
+        result = self._read_result()
         self.peak_bytes = max(self.peak_bytes, _peak_of_session(self._process.pid))
         self._signal(signal.SIGSTOP)
         self.runs.append(result)
         return result
 
-    def _listen(self) -> dict[str, Any]:
+    def _variables(self) -> dict[str, str]:
+        found = os.environ | {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+        if self.baseline.virtual_environment is None:  # another library's environment must not see this repository
+            found["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        return found | dict(self.baseline.variables)
+
+    def _read_result(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith(MARK):
                 found: dict[str, Any] = json.loads(line.removeprefix(MARK))
                 return found
-            self._chatter.write(line)
-        self._chatter.flush()
-        last = deque(Path(self._chatter.name).read_text().splitlines(), maxlen=1)
-        raise UserError(f"{self.name} gave up ({' '.join(last)}); all it said is in {self._chatter.name}.")
+            self._log.write(line)
+        self._log.flush()
+        last = deque(Path(self._log.name).read_text().splitlines(), maxlen=1)
+        raise UserError(f"{self.baseline.name} stopped ({' '.join(last)}); its output is in {self._log.name}.")
 
     def _signal(self, number: signal.Signals) -> None:
         try:
@@ -92,7 +96,7 @@ class Contestant:
 
 
 def _peak_of_session(leader: int) -> int:
-    """The most memory that the processes of a session have ever held, added up."""
+    """The sum over the processes of a session of the most memory that each has held."""
     total = 0
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
@@ -100,7 +104,7 @@ def _peak_of_session(leader: int) -> int:
         try:
             session = int((folder / "stat").read_text().rpartition(")")[2].split()[3])
             lines = (folder / "status").read_text().splitlines() if session == leader else []
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the process has ended
             continue
         total += sum(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
     return total

@@ -1,12 +1,14 @@
 """The report says what was measured: ratios of medians, shares of the matrix products, and what grew."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from lmgym.benchmark.report import STANDARD, draw, share_of_products, table
-from lmgym.benchmark.workload import Workload
-from lmgym.commands.bench import BenchSettings, bench
+from benchmarks.speed.__main__ import bench
+from benchmarks.speed.report import STANDARD, draw, share_of_products, table
+from benchmarks.speed.settings import BenchSettings
+from benchmarks.speed.workload import Workload
 from lmgym.errors import UserError
 
 
@@ -18,6 +20,7 @@ def comparison(work: Workload, section: str, *results: dict[str, Any]) -> dict[s
     return {"section": section, "matrix_products_per_second": 2e11, "workload": vars(work), "results": list(results)}
 
 
+STANDARD_ITERATION = Workload(learns=True, group_size=8, shots=0, new_tokens=64, turns=1)
 REPORT = {
     "machine": {"threads": 2, "dtype": "float32", "processor": "x"},
     "comparisons": {
@@ -27,10 +30,14 @@ REPORT = {
             result("lmgym", [1.0, 2.0, 9.0], collecting_products=2e11),
             result("other", [8.0, 7.0, 9.0]),
         ),
-        "small": comparison(Workload(learns=True, **STANDARD), "growth", result("lmgym", [4.0])),
-        "large": comparison(Workload(learns=True, **STANDARD | {"group_size": 16}), "growth", result("lmgym", [6.0])),
+        "small": comparison(STANDARD_ITERATION, "growth", result("lmgym", [4.0])),
+        "large": comparison(replace(STANDARD_ITERATION, group_size=16), "growth", result("lmgym", [6.0])),
     },
 }
+
+
+def test_the_standard_is_the_one_that_growth_is_drawn_around():
+    assert {name: vars(STANDARD_ITERATION)[name] for name in STANDARD} == STANDARD
 
 
 def test_the_table_compares_medians():
@@ -41,8 +48,8 @@ def test_the_table_compares_medians():
 
 
 def test_each_phase_is_held_against_its_own_time():
-    detail = {"collecting_products": 1e11, "learning_products": 3e11, "collecting": 1.0, "learning": 2.0}
-    assert share_of_products(result("lmgym", [3.0], **detail), 2e11) == "collecting 50%, learning 75%"
+    measured = result("lmgym", [3.0], collecting_products=1e11, learning_products=3e11, collecting=1.0, learning=2.0)
+    assert share_of_products(measured, 2e11) == "collecting 50%, learning 75%"
 
 
 def test_it_can_be_drawn(tmp_path):

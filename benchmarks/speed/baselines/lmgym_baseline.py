@@ -13,8 +13,8 @@ import torch
 from protocol import serve, settings
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.speed.workload import Workload
 from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
-from lmgym.benchmark.workload import Workload
 from lmgym.envs import Env, Response, make
 from lmgym.models.language_model import LanguageModel
 from lmgym.models.loading import load_model
@@ -25,39 +25,39 @@ from lmgym.types import Finish, State
 
 
 class Endless(LanguageModel):
-    """Writes as many tokens as it is asked for, so that everybody writes the same number."""
+    """A model without stop tokens: every action has the maximum number of tokens."""
 
     eos_ids = frozenset()
 
 
 class Turns(ChatPolicy):
-    """A turn follows the one before it with nothing in between."""
+    """A chat policy whose turns follow each other directly."""
 
     def reply_ids(self, state: State) -> tuple[int, ...]:
-        """The environment has nothing to say."""
+        """The environment replies nothing."""
         return ()
 
 
-class Listener(Run):
-    """Remembers what the last iteration measured."""
+class LastMetrics(Run):
+    """A run that keeps the metrics of the last iteration."""
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Nothing is printed."""
+        """Keeps them and prints nothing."""
         self.logged = dict(metrics)
 
 
 class Parity(Env):
-    """Takes some turns of any text, and rewards half of them, so that every group has something to learn."""
+    """Rewards texts of odd length, so that groups have an advantage to learn from; ends after a number of turns."""
 
     turns = 1
 
     def respond(self, state: State, text: str, finish: Finish) -> Response:
-        """Only the length of the last turn counts."""
+        """The reward is the parity of the text's length."""
         return Response(reward=float(len(text) % 2), terminated=state.turn >= self.turns)
 
 
 def serve_workload(work: Workload, threads: int, dtype: str, prompts_file: str) -> None:
-    """Loads the model, tells the others what its prompts are, and runs when asked."""
+    """Loads the model, writes the prompts for the other baselines, and serves runs."""
     torch.set_num_threads(threads)
     model = Endless(**vars(load_model(work.model, dtype=dtype)))
     gsm8k = make("gsm8k", split="train")
@@ -74,26 +74,26 @@ def serve_workload(work: Workload, threads: int, dtype: str, prompts_file: str) 
         eval_problems=0,
         save_every=0,
     )
-    listener = Listener()
-    algorithm = Reinforce(policy, env, config, run=listener)
+    metrics = LastMetrics()
+    algorithm = Reinforce(policy, env, config, run=metrics)
     states = algorithm.envs.reset(range(work.problems), work.group_size)
     ids = [list(policy.prompt_ids(state)) for state in states]
     Path(prompts_file).write_text(json.dumps({"prompts": ids, "texts": [policy.decode(prompt) for prompt in ids]}))
 
-    serve(Counted(algorithm, work, listener))
+    serve(MeasuredWorkload(algorithm, work, metrics))
 
 
-class Counted:
-    """A run of the workload; the first one, which is not timed, counts the matrix products."""
+class MeasuredWorkload:
+    """Runs of the workload; the warm-up run also counts the operations of the matrix products."""
 
-    def __init__(self, algorithm: Reinforce, work: Workload, listener: Listener) -> None:
+    def __init__(self, algorithm: Reinforce, work: Workload, metrics: LastMetrics) -> None:
         self.algorithm = algorithm
         self.work = work
-        self.listener = listener
+        self.metrics = metrics
         self.counts: dict[str, float] = {}
 
     def __call__(self) -> dict[str, Any]:
-        """Everything that other contestants are asked to do."""
+        """One run: rollouts, and an optimiser step if the workload learns."""
         if not self.work.learns:
             with self._counting("collecting_products"):
                 return self._collect() | self.counts
@@ -106,7 +106,7 @@ class Counted:
 
     def _collect(self) -> dict[str, Any]:
         algorithm = self.algorithm
-        algorithm.policy.model.version += 1  # as after an update: nothing that was computed before may be used
+        algorithm.policy.model.version += 1  # as after an update, which invalidates the KV cache
         states = algorithm.envs.reset(algorithm.next_problems(), self.work.group_size, algorithm.next_seed())
         written = 0
         while states:
@@ -119,7 +119,7 @@ class Counted:
         algorithm = self.algorithm
         algorithm.config = replace(algorithm.config, iterations=algorithm.iteration + 1)
         algorithm.train()
-        logged = self.listener.logged
+        logged = self.metrics.logged
         return {
             "tokens": int(logged["tokens"]),
             "collecting": logged["seconds_collecting"],
@@ -128,7 +128,7 @@ class Counted:
 
     @contextlib.contextmanager
     def _counting(self, name: str) -> Iterator[None]:
-        """Adds up the operations of all products with a weight; attention is not among them."""
+        """Sums the operations of all products with a weight matrix; attention is not included."""
         if name in self.counts:
             yield
             return
@@ -136,7 +136,7 @@ class Counted:
             yield
         found = counter.get_flop_counts()["Global"]
         self.counts[name] = sum(found.get(product, 0) for product in (torch.ops.aten.mm, torch.ops.aten.addmm))
-        if name == "learning_products":  # an iteration collects before it learns
+        if name == "learning_products":  # an iteration also collects
             self.counts[name] -= self.counts["collecting_products"]
 
 

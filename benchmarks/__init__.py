@@ -1,0 +1,1 @@
+"""Benchmarks: speed beside other libraries, learning curves, and the scripts that measured them. Not installed."""

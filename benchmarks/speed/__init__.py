@@ -1,0 +1,1 @@
+"""Speed of lmgym and of other libraries on the same prompts, the same number of tokens and the same machine."""

@@ -1,0 +1,1 @@
+"""One script per baseline. Each runs in the virtual environment of its library."""

@@ -1,1 +1,0 @@
-"""Speed against other libraries: the same prompts, the same number of tokens, one machine, taking turns."""

@@ -1,1 +1,0 @@
-"""The scripts that contestants run, each in the environment of its own library."""
