@@ -98,6 +98,8 @@ class LLMPolicy(Policy):
 
     def _ask(self, partials: Sequence[PartialAction]) -> None:
         """Lets the engine go on with actions up to where something may have to be done."""
+        if not partials:
+            return
         requests = [partial.request(self.stop_ids(partial.token_ids)) for partial in partials]
         self._writing |= dict(zip(self.engine.submit(requests), partials, strict=True))
 

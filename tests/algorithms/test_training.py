@@ -20,7 +20,6 @@ from lmgym.algorithms.reinforce_stable import ReinforceStable, ReinforceStableCo
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.algorithms.with_reference import WithReference
 from lmgym.buffer import read_episodes
-from lmgym.engines.engine import GO_ON, Verdict
 from lmgym.envs.env import Env, Response
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
@@ -177,8 +176,11 @@ def test_two_turns_with_step_rewards_are_both_learnt():
 class Forcing(ChatPolicy):
     """After its second token a tool writes two more, as a calculator would."""
 
-    def watch(self, ids):
-        return Verdict(force=self.encode("=>")) if len(ids) == 2 else GO_ON
+    def stop_ids(self, written):
+        return frozenset(range(self.model.vocabulary_size)) if len(written) < 2 else frozenset()
+
+    def tool_output(self, written):
+        return self.encode("=>") if len(written) == 2 else ()
 
 
 def test_the_tokens_trained_on_are_the_tokens_sampled():

@@ -51,7 +51,7 @@ def test_a_saved_model_is_an_ordinary_folder(architecture, tmp_path):
     if architecture != "qwen2":  # Transformers gives every qwen2 folder Qwen's own way of splitting, not the saved one
         assert AutoTokenizer.from_pretrained(tmp_path)(text).input_ids == model.tokenizer(text).input_ids
     assert loaded.tokenizer.chat_template == model.tokenizer.chat_template
-    assert loaded.eos_ids == model.stop_ids == {2}
+    assert loaded.eos_ids == model.eos_ids == {2}
     assert (loaded.can_share, loaded.has_lora) == (architecture != "gpt2", False)
 
 
