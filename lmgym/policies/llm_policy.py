@@ -197,7 +197,7 @@ class LLMPolicy(Policy):
         """The ids at which the engine stops and `tool_output` is asked; `written` is what the action holds so far."""
         ids: frozenset[int] = frozenset()
         if self.calculator:
-            ids |= self.token_text.matching("=$")
+            ids |= self.token_text.matching(r"=\Z")
         if self.is_plain:
             ids |= self.token_text.matching(":")
         return ids

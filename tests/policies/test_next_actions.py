@@ -1,4 +1,4 @@
-"""A policy gives actions as they are ready, keeps writing on the others, and forgets whom nobody asks for."""
+"""A policy gives actions as they are ready, keeps writing the others, and cancels those that are no longer wanted."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class Calls:
             assert len(cache.ids) * cache.capacity <= scheduler.max_bytes
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     max_running=st.integers(1, 6),
