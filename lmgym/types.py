@@ -82,7 +82,7 @@ class Action:
 
 @dataclass(frozen=True)
 class Step:
-    """One turn: the state, the action taken in it and what the environment made of it."""
+    """One turn: the state, the action in it and what the environment made of it."""
 
     state: State
     action: Action

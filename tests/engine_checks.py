@@ -49,10 +49,7 @@ def generate_with_tool(
     engine: Engine, requests: Sequence[Request], forced: tuple[int, ...] = FORCED
 ) -> list[list[tuple[Request, Completion]]]:
     """For each request all that it takes when a tool forces ids into the text at each of its stop ids."""
-    asked = {
-        request_id: (place, request)
-        for place, (request_id, request) in enumerate(zip(engine.submit(requests), requests, strict=True))
-    }
+    asked = dict(zip(engine.submit(requests), enumerate(requests), strict=True))
     said: list[list[tuple[Request, Completion]]] = [[] for _ in requests]
     while asked:
         for request_id, completion in engine.wait(list(asked)).items():
@@ -103,9 +100,9 @@ def is_in_cell(probabilities: Tensor, token: int, pair: Sequence[float] | np.nda
     block, place = divmod(token, BLOCK)
     # Where a whole block is next to impossible, float32 knows the shares within it only roughly.
     rough = slack + 1e-42 / float(blocks[block])
-    for shares, index, number, room in ((blocks, block, pair[0], slack), (within[block], place, pair[1], rough)):
+    for shares, index, number, margin in ((blocks, block, pair[0], slack), (within[block], place, pair[1], rough)):
         end = float(shares[: index + 1].sum())
-        if not end - float(shares[index]) - room <= number <= end + room:
+        if not end - float(shares[index]) - margin <= number <= end + margin:
             return False
     return True
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 UNKNOWN = 8 << 30
-"""What is taken to be free where the system does not say."""
+"""What is assumed to be free where the system does not say."""
 
 
 def free_bytes(device: torch.device) -> int:

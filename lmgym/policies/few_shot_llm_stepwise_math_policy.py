@@ -26,7 +26,7 @@ LONGEST_ANSWER = 128
 
 LINE_END = "\n"
 COLON = ":"
-WHITE_SPACE = "[\\s\ufffd]$"
+WHITE_SPACE = "[\\s\ufffd]\\Z"
 """Patterns of token texts; the second half of a character may make it a white space."""
 
 

@@ -98,6 +98,8 @@ class LLMPolicy(Policy):
 
     def _ask(self, partials: Sequence[PartialAction]) -> None:
         """Lets the engine go on with actions up to where something may have to be done."""
+        if not partials:
+            return
         requests = [partial.request(self.stop_ids(partial.token_ids)) for partial in partials]
         self._writing |= dict(zip(self.engine.submit(requests), partials, strict=True))
 
@@ -195,7 +197,7 @@ class LLMPolicy(Policy):
         """The ids at which the engine stops and `tool_output` is asked; `written` is what the action holds so far."""
         ids: frozenset[int] = frozenset()
         if self.calculator:
-            ids |= self.token_text.matching("=$")
+            ids |= self.token_text.matching(r"=\Z")
         if self.is_plain:
             ids |= self.token_text.matching(":")
         return ids

@@ -13,6 +13,7 @@ from tabular import SEQUENCES, batch_of, make_algorithm, set_critic, table
 from lmgym.algorithms.ppo import PPO, PPOConfig
 from lmgym.envs.env import Env, Response
 from lmgym.errors import UserError
+from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.types import Finish, State
 
 REWARDS = torch.rand(len(SEQUENCES), 2, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
@@ -37,7 +38,18 @@ def test_a_truncated_episode_goes_on_with_the_value_after_its_last_token(gae):
     assert torch.allclose(prepared.value_targets[:, 1:], torch.stack([first, last], dim=1) + VALUES[:, 1:])
 
 
-def test_truncation_reaches_the_batch_from_the_environment():
+class OneToken(ChatPolicy):
+    """Ends its action after one token, and by a stop condition unless the budget is used up."""
+
+    def stop_ids(self, written):
+        return frozenset(range(self.model.vocabulary_size))
+
+    def tool_output(self, written):
+        return None
+
+
+@pytest.mark.parametrize("kind", [OneToken, ChatPolicy])
+def test_a_step_limit_reaches_the_batch_and_a_token_budget_does_not(kind):
     class Endless(Env):
         """Two turns and then no more; even problems end by themselves."""
 
@@ -53,7 +65,9 @@ def test_truncation_reaches_the_batch_from_the_environment():
     algorithm.iteration = 0
     problems = [TRAIN[index] for index in algorithm.next_problems()]
     odd = [int(problem.id) % 2 == 1 for problem in problems for _ in range(4)]
-    assert seen[0].truncated.tolist() == odd
+    finishes = {episode.steps[-1].action.finish for episode in algorithm.buffer.episodes}
+    assert "length" not in finishes if kind is OneToken else finishes == {"length"}
+    assert seen[0].truncated.tolist() == (odd if kind is OneToken else [False] * len(odd))
 
 
 def steps_of(**given) -> tuple[PPO, list]:

@@ -104,8 +104,8 @@ def test_a_long_tail_of_rare_ids_keeps_its_share():
     logits[0, 0] = float(np.log(size - 1))
     chosen, _ = draw(logits, FULL_SOFTMAX, even_grid(40, 10))
     assert int((chosen == 0).sum()) == 200
-    rest = chosen[chosen > 0].double()
-    assert float(rest.mean()) == pytest.approx(size / 2, rel=1e-2)
+    tail = chosen[chosen > 0].double()
+    assert float(tail.mean()) == pytest.approx(size / 2, rel=1e-2)
 
 
 def test_rounding_of_a_likely_id_moves_no_draw_in_the_tail():

@@ -144,7 +144,7 @@ def test_an_environment_is_told_how_the_action_ended():
 def test_an_action_that_is_no_text_is_one_sentence():
     env = GuessTheNumber([PROBLEM])
     env.reset()
-    with pytest.raises(UserError, match="a text or an lmgym.Action, but step\\(\\) was given int"):
+    with pytest.raises(UserError, match=r"a text or an lmgym\.Action, but step\(\) was given int"):
         env.step(5)
 
 

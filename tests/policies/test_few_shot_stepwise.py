@@ -15,7 +15,7 @@ from lmgym.errors import UserError
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
-from lmgym.types import END_OF_TURN, Problem, State
+from lmgym.types import Problem, State
 
 
 def dictated(text: str, **options) -> tuple[FewShotLLMStepwiseMathPolicy, State]:
@@ -78,11 +78,22 @@ def test_a_line_ends_at_its_end_or_at_the_answer(written, action):
     assert policy.get_actions([state])[0].text == action
 
 
-def test_a_line_that_runs_over_its_budget_ends_the_turn_and_counts_as_cut_off():
-    policy, state = dictated("x" * 300)
+@pytest.mark.parametrize(
+    ("written", "finish"),
+    [("a\nb", "stop"), ("The answer is: 12 so", "stop"), ("a<|stop|>", "eos"), ("x" * 300, "length")],
+)
+def test_an_action_says_how_it_ended(written, finish):
+    policy, state = dictated(written)
     action = policy.get_actions([state])[0]
-    assert action.finish_reason == "length"
-    assert action.text.endswith(END_OF_TURN)
+    assert action.finish == finish
+    assert "<|stop|>" not in action.text
+
+
+@pytest.mark.parametrize("marker", ["<|end|>", "<|im_end|>", "</s>"])
+def test_a_marker_that_the_model_types_does_not_end_its_turn(marker):
+    policy, state = dictated(f"a{marker}b\n")
+    action = policy.get_actions([state])[0]
+    assert (action.text, action.finish) == (f"a{marker}b\n", "stop")
 
 
 @pytest.mark.parametrize("kind", [FewShotLLMStepwiseMathPolicy, ChatPolicy])

@@ -1,4 +1,4 @@
-"""A policy gives actions as they are ready, keeps writing on the others, and forgets whom nobody asks for."""
+"""A policy gives actions as they are ready, keeps writing the others, and cancels those that are no longer wanted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lmgym.envs.vector_env import VectorEnv
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
 from lmgym.policies.scripted_policy import ScriptedPolicy
-from lmgym.types import END_OF_TURN, Action, State
+from lmgym.types import Action, State
 
 
 def dictated(*texts: str, **options) -> tuple[Any, list[State]]:
@@ -32,7 +32,7 @@ def said(actions: list[Action]) -> list[tuple[int, str]]:
     return [(action.episode, action.text) for action in actions]
 
 
-def test_the_quickest_come_first_and_the_rest_later():
+def test_the_quickest_come_first_and_the_others_later():
     policy, states = dictated("slowest\n", "a\n", "slow\n", "b\n")
     assert said(policy.next_actions(states)) == [(1, "a\n"), (3, "b\n")]
     assert said(policy.next_actions([states[2], states[0]])) == [(2, "slow\n")]
@@ -62,7 +62,7 @@ def test_states_that_are_not_given_again_are_abandoned():
     policy, states = dictated("a\n", "slow\n", "slower\n", "new\n")
     cancelled: list[int] = []
     cancel = policy.engine.cancel
-    policy.engine.cancel = lambda tickets: cancelled.extend(tickets) or cancel(tickets)
+    policy.engine.cancel = lambda request_ids: cancelled.extend(request_ids) or cancel(request_ids)
     policy.next_actions(states[:3])
     assert said(policy.next_actions([states[2], states[3]])) == [(3, "new\n")]
     assert cancelled == [1]
@@ -99,13 +99,13 @@ def test_states_of_the_same_episode_number_get_an_action_each(kind):
     assert actions[1].token_ids == policy.get_actions([other])[0].token_ids
 
 
-def test_a_state_without_room_in_the_context_is_answered_at_once_and_the_others_afterwards():
+def test_a_state_that_fills_the_context_is_answered_at_once_and_the_others_afterwards():
     policy, states = dictated("a\n", "b\n")
     policy.model.network.config.max_position_embeddings = 60
     full = replace(states[0], tokens=(5,) * 60)
     short = replace(states[1], tokens=(5,) * 10)
     (action,) = policy.next_actions([short, full])
-    assert (action.episode, action.text, action.token_ids, action.finish_reason) == (0, END_OF_TURN, (), "length")
+    assert (action.episode, action.text, action.token_ids, action.finish) == (0, "", (), "length")
     assert [action.token_ids for action in policy.get_actions([short, full])] == [policy.encode("a\n"), ()]
 
 
@@ -145,12 +145,18 @@ def test_episodes_are_the_same_whether_all_are_waited_for_or_not():
 
 
 def test_another_temperature_is_another_request():
-    policy, states = dictated("a\n", "a longer line\n")
-    assert len(policy.next_actions(states)) == 1
-    ((ticket, (state, request)),) = policy._writing.items()
-    assert request.distribution.temperature == 1.0
-    policy.engine.finished = lambda tickets: {}
-    policy.next_actions([state], 0.0)
-    ((other, (_, request)),) = policy._writing.items()
-    assert other != ticket
-    assert request.distribution.temperature == 0.0
+    policy, states = dictated("a\n", "a longer line\n", "greedy\n")
+    assert len(policy.next_actions(states[:2])) == 1
+    ((first, partial),) = policy._writing.items()
+    assert partial.distribution.temperature == 1.0
+    asked: list[Request] = []
+    submit = policy.engine.submit
+    policy.engine.submit = lambda requests: asked.extend(requests) or submit(requests)
+    assert said(policy.next_actions([states[1]], 0.0)) == [(1, "greedy\n")]
+    assert [request.distribution.temperature for request in asked] == [0.0]
+    assert first not in policy.engine._rows
+
+
+def test_nothing_asked_is_no_action():
+    policy, _ = dictated("a\n")
+    assert policy.next_actions([]) == policy.get_actions([]) == []

@@ -15,7 +15,7 @@ from lmgym.models.language_model import LanguageModel
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
-from lmgym.types import END_OF_TURN, Problem, State
+from lmgym.types import Problem, State
 
 
 def base_model() -> LanguageModel:
@@ -85,8 +85,8 @@ def test_a_reply_goes_on_from_the_problem_that_the_model_began_itself():
 @pytest.mark.parametrize(
     ("written", "text"),
     [
-        ("It is 7.\n\nProblem: What is", f"It is 7.{END_OF_TURN}"),
-        ("Problem: no newline before", END_OF_TURN),
+        ("It is 7.\n\nProblem: What is", "It is 7."),
+        ("Problem: no newline before", ""),
         ("It is no Problem: really." + "x" * 20 + "Problem: still none." + "y" * 99, None),
     ],
 )
@@ -94,7 +94,7 @@ def test_a_problem_of_its_own_ends_the_turn_and_is_not_part_of_it(written, text)
     policy = ChatPolicy(base_model(), system_prompt="", max_tokens=60)
     policy.engine = Dictated(policy, written)
     action = policy.get_actions([question()])[0]
-    assert action.text == (text if text is not None else written[:60] + END_OF_TURN)
+    assert (action.text, action.finish) == ((text, "eos") if text is not None else (written[:60], "length"))
     assert policy.decode(action.token_ids) == written[: len(action.token_ids)]  # the ids stay what was sampled
 
 

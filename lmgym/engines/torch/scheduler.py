@@ -11,7 +11,7 @@ It holds no tensors. It decides over ids, and tells the cache to copy, swap, res
 
 All ids are those behind the shared prefix, which is stored once for all rows. Invariants after `schedule`:
 - Rows run in the first `len(running)` slots; at most `limit` of them, and always one.
-- The rows of a slot have the same tokens; of two slots, different ones.
+- The rows of a slot have the same tokens.
 - A running slot holds a proper prefix of its rows' tokens: there is at least one token to compute.
 - Every row that is not done is either in exactly one slot or waits.
 
@@ -192,6 +192,7 @@ class Scheduler:
         admitted: set[int] = set()
         for row in candidates:
             if not self._share_slot(row):
+                limit = min(limit, self.limit([row]))  # of many rows that share slots, a later one may be longer
                 if len(self.running) >= limit:
                     break
                 self._take_slot(row)
@@ -211,7 +212,7 @@ class Scheduler:
         self.running.append([row])
 
     def _longest(self, rows: Sequence[Row]) -> int:
-        return max((len(self._own(row)) for row in rows), default=1)
+        return max((len(row.tokens) - len(self.shared_prefix) for row in rows), default=1)
 
     def _own(self, row: Row) -> list[int]:
         """A row's tokens behind the shared prefix."""

@@ -24,7 +24,8 @@ from hand_made import shake_adapter
 
 from lmgym.engines.engine import Completion, Engine, Request
 from lmgym.engines.plain_engine import PlainEngine
-from lmgym.engines.torch.engine import MIN_PREFILL_TOKENS, TorchEngine
+from lmgym.engines.torch.engine import MIN_PREFILL_TOKENS as LEAST
+from lmgym.engines.torch.engine import TorchEngine
 from lmgym.models.distribution import Distribution
 from lmgym.models.language_model import LanguageModel
 from lmgym.models.loading import wrap_network
@@ -350,10 +351,7 @@ def test_the_plain_engine_agrees_with_transformers(architecture):
 
 
 @pytest.mark.parametrize("prefix", [(), PREFIX])
-@pytest.mark.parametrize(
-    ("reply", "passes"),
-    [(5, [1] * 6), (MIN_PREFILL_TOKENS - 1, [1] * MIN_PREFILL_TOKENS), (MIN_PREFILL_TOKENS, [MIN_PREFILL_TOKENS, 1])],
-)
+@pytest.mark.parametrize(("reply", "passes"), [(5, [1] * 6), (LEAST - 1, [1] * LEAST), (LEAST, [LEAST, 1])])
 def test_a_conversation_that_goes_on_computes_only_what_is_new(monkeypatch, prefix, reply, passes):
     model = tiny_model()
     engine = TorchEngine(model)

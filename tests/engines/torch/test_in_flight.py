@@ -201,13 +201,13 @@ def test_a_request_without_the_shared_prefix_waits_for_those_that_have_it_and_is
     assert engine.submit(list(asked.values())) == [0, 1, 2]
     with torch.inference_mode():
         engine._advance()
-    others_requests = [
+    others = [
         Request(ids(60, seed=300), 1),
         Request(PREFIX, 1),
         Request(PREFIX[:25] + ids(40, seed=2), 2, seed=1),
     ]
     joining = Request(PREFIX + ids(9, seed=5), 3, seed=2)
-    asked |= dict(zip(engine.submit([*others_requests, joining]), [*others_requests, joining], strict=True))
+    asked |= dict(zip(engine.submit([*others, joining]), [*others, joining], strict=True))
     done = drain(engine, asked)
     order = list(done)
     assert set(order[:4]) == {0, 1, 2, 6}

@@ -1,4 +1,4 @@
-"""Keys and values stay within the memory they may take, and whoever has no room waits without losing a word."""
+"""The KV cache stays within the memory it may take, and rows that do not fit wait without losing a token."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from lmgym.engines.torch.kv_cache import CAPACITY_STEP, KVCache
 
 
 def engine_with_memory(model, rows: int, **settings) -> TorchEngine:
-    """An engine whose memory holds so many rows that are not longer than the least room there is."""
+    """An engine whose memory holds so many rows that are not longer than the least capacity."""
     return TorchEngine(model, max_bytes=rows * CAPACITY_STEP * TorchEngine(model)._cache.bytes_per_token, **settings)
 
 
 def observed(engine: TorchEngine) -> list[tuple[int, int]]:
-    """After each pass to come, how many seats are taken and how many bytes are held."""
+    """After each pass to come, how many slots run and how many bytes are reserved."""
     seen: list[tuple[int, int]] = []
     real = engine._advance
 
@@ -37,13 +37,13 @@ def observed(engine: TorchEngine) -> list[tuple[int, int]]:
 
 
 def growing_requests() -> list[Request]:
-    """Without a trunk, so that all they read counts; some outgrow the least room, and the next, as they write."""
+    """Without a shared prefix, so that all tokens count; some outgrow the least capacity, and the next, later."""
     lengths = [100, 20, 120, 9, 250, 125, 3, 120]
     return [Request(ids(length, seed), 5 + 4 * seed, seed=seed) for seed, length in enumerate(lengths)]
 
 
 @pytest.mark.parametrize("done_before", [0, 1, 3])
-def test_an_engine_that_rests_holds_nothing_and_changes_no_word(done_before):
+def test_an_engine_without_its_cache_holds_nothing_and_changes_no_token(done_before):
     model, requests = tiny_model(), ragged_requests(10)
     engine = TorchEngine(model)
     request_ids, completions = engine.submit(requests), {}
@@ -72,7 +72,7 @@ def test_little_memory_changes_no_word_of_conversations(rows):
     engine = engine_with_memory(model, rows)
     check_exact(model, *zip(*(each[2:] for each in converse_out_of_step(engine)), strict=True))
     prompts = [ids(60, seed=seed) for seed in range(5)]
-    for turn in range(4):  # without a trunk, and past the least room
+    for turn in range(4):  # without a shared prefix, and past the least capacity
         requests = [Request(prompt, 10, seed=10 * turn + seed) for seed, prompt in enumerate(prompts)]
         completions = engine.generate(requests)
         check_exact(model, requests, completions)
@@ -102,7 +102,7 @@ def test_rows_that_outgrow_the_memory_are_sent_back_and_finish_later(monkeypatch
     check_exact(model, requests, [done[request_id] for request_id in request_ids])
 
 
-def test_one_row_may_always_sit():
+def test_one_row_may_always_run():
     model = tiny_model()
     engine = TorchEngine(model, max_bytes=0)
     seen = observed(engine)
@@ -147,7 +147,7 @@ def test_a_long_prompt_beside_a_conversation_that_goes_on_stays_within_the_memor
     check_within(engine, [*goes_on, *[Request(ids(CAPACITY_STEP - 10, seed=seed), 3) for seed in (8, 9)]])
 
 
-def test_a_slot_that_loses_room_it_needs_holds_nothing():
+def test_a_slot_that_loses_capacity_it_needs_is_emptied():
     cache = KVCache(2, 2, 16, torch.float32, torch.device("cpu"))
     cache.reserve(3, 2 * CAPACITY_STEP)
     cache.ids = [[1] * (CAPACITY_STEP + 1), [2] * CAPACITY_STEP, [3]]
@@ -190,7 +190,7 @@ def test_what_is_free_is_the_less_of_system_and_container(monkeypatch, files, fr
     assert memory.free_bytes(torch.device("cpu")) == free
 
 
-def test_the_trunk_is_held_once_beside_the_rows():
+def test_the_shared_prefix_is_stored_once_beside_the_slots():
     engine = engine_with_memory(tiny_model(), 16)
     check_within(engine, [Request(PREFIX * 10 + ids(20, seed=seed), 3, seed=seed) for seed in range(16)])
     assert engine._cache.capacity == CAPACITY_STEP
