@@ -57,7 +57,7 @@ def ragged_rows(rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> tuple[Te
 
 def plain_network(model: LanguageModel) -> Any:
     """A copy of the network with the attention of Transformers."""
-    network = copy.deepcopy(model.network)
+    network: Any = copy.deepcopy(model.network)
     base = network.get_base_model() if hasattr(network, "get_base_model") else network
     if model.shares_prefixes:
         base.set_attn_implementation("sdpa")

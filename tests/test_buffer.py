@@ -219,7 +219,7 @@ def test_episodes_of_an_iteration_come_in_the_order_they_began_whichever_ended_f
     envs, buffer, random = VectorEnv(Guess(PROBLEMS)), Buffer(), np.random.default_rng(0)
     states = envs.reset([0, 1], 2)
     while states:
-        buffer.add(envs.step([act(state, random, True) for state in states[-2:]]), iteration=5)
+        buffer.add(envs.step([act(state, random, "eos") for state in states[-2:]]), iteration=5)
         states = envs.states
     play(1, 1, iteration=6, buffer=buffer)
     assert [episode.steps[0].state.episode for episode in buffer.episodes] == [2, 3, 0, 1, 0]
@@ -229,7 +229,7 @@ def test_episodes_of_an_iteration_come_in_the_order_they_began_whichever_ended_f
 
 def test_unfinished_episodes_are_forgotten_and_do_not_join_later_ones():
     envs, buffer, random = VectorEnv(Guess(PROBLEMS)), Buffer(), np.random.default_rng(0)
-    buffer.add(envs.step([act(state, random, True) for state in envs.reset([0, 1])]))
+    buffer.add(envs.step([act(state, random, "eos") for state in envs.reset([0, 1])]))
     buffer.drop_unfinished()
     assert all(len(episode.steps) == 3 for episode in play(buffer=buffer))
 

@@ -10,9 +10,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tabular import bare_scores, make_algorithm
 from torch import Tensor
 
-from lmgym.algorithms.reinforce_stable import ReinforceStable, ReinforceStableConfig
+from lmgym.advantages import kl_to_go, undiscounted_returns
 from lmgym.learning.batch import Batch
 from lmgym.losses import (
     importance_weights,
@@ -149,15 +150,6 @@ def all_sequences(step_index: list[int], rewards: Tensor) -> Batch:
     ).with_(reference_logprobs=spread(REFERENCE))
 
 
-def stable(**settings_given) -> ReinforceStable:
-    """The real credit and loss, without the models that they do not need."""
-    algorithm = object.__new__(ReinforceStable)
-    algorithm.config = ReinforceStableConfig(baseline="none", kl_coeff=0.3, **settings_given)
-    algorithm.reference = object()
-    algorithm.state = {}
-    return algorithm
-
-
 @pytest.mark.parametrize("step_index", [[-1, 0, 0, 0], [-1, 0, 1, 1], [-1, -1, 0, 0, -1, 1], [-1, 0, -1, 1, -1, 2]])
 @pytest.mark.parametrize("estimator", ["k1", "k3"])
 def test_kl_in_the_reward_gives_the_gradient_of_reward_less_sequence_kl(estimator, step_index):
@@ -165,7 +157,8 @@ def test_kl_in_the_reward_gives_the_gradient_of_reward_less_sequence_kl(estimato
     rewards = torch.zeros(len(SEQUENCES), steps, dtype=torch.float64)
     rewards[:, -1] = REWARD
     batch = all_sequences(step_index, rewards)
-    credit = stable(kl_place="reward", kl_estimator=estimator).advantages(batch)
+    penalty = kl_to_go(batch.logprobs, batch.reference_logprobs, batch.mask, batch.step_index, 1.0, estimator)
+    credit = batch.at_tokens(undiscounted_returns(batch.rewards)) - 0.3 * penalty
     assert bool((credit[~batch.mask] == 0).all())
     credit = credit[batch.mask].view(-1, LENGTH)
 
@@ -179,11 +172,11 @@ def test_kl_in_the_reward_gives_the_gradient_of_reward_less_sequence_kl(estimato
     assert not close(-expected(lambda logprobs: policy_gradient(logprobs, own_term_only)), exact)
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_the_loss_of_reinforce_stable_is_reward_less_kl_of_each_token_per_token(estimator):
+@pytest.mark.parametrize("name", ["reinforce", "reinforce-stable"])
+def test_the_loss_of_reinforce_is_reward_less_kl_of_each_token_per_token(name):
     batch = all_sequences([-1, 0, 0, 0], REWARD[:, None])
-    algorithm = stable(kl_place="loss", kl_estimator=estimator)
-    batch = replace(batch, advantages=algorithm.advantages(batch))
+    algorithm = make_algorithm(name, kl_coeff=0.3)
+    batch = replace(batch, advantages=batch.at_every_token(batch.returns), kl_coeff=0.3)
 
     def total(logits: Tensor) -> Tensor:
         weighted = probabilities(logits).detach()
@@ -191,7 +184,7 @@ def test_the_loss_of_reinforce_stable_is_reward_less_kl_of_each_token_per_token(
         for row in range(len(SEQUENCES)):
             alone = batch.select(torch.tensor([row]))
             logprobs = torch.cat([torch.zeros(1, 1, dtype=torch.float64), token_logprobs(logits)[row : row + 1]], 1)
-            parts.append(weighted[row] * algorithm.loss(logprobs, alone) * batch.total_tokens)
+            parts.append(weighted[row] * algorithm.loss(bare_scores(logprobs), alone) * batch.total_tokens)
         return torch.stack(parts).sum()
 
     exact = gradient(lambda logits: -(probabilities(logits) * REWARD).sum() + 0.3 * kl_of_states(logits))
@@ -202,7 +195,7 @@ def test_importance_weights_turn_an_average_over_old_samples_into_one_over_new()
     old, new = table(2), table(0)
     function = torch.randn(VOCABULARY, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
     old_logprobs, new_logprobs = old.log_softmax(-1), new.log_softmax(-1)
-    weights = importance_weights(new_logprobs, old_logprobs, largest=float("inf"))
+    weights = importance_weights(new_logprobs, old_logprobs, cap=float("inf"))
     corrected = (old_logprobs.exp() * weights * function).sum(-1)
     assert close(corrected, (new_logprobs.exp() * function).sum(-1))
     assert not close((old_logprobs.exp() * function).sum(-1), corrected)
@@ -210,9 +203,9 @@ def test_importance_weights_turn_an_average_over_old_samples_into_one_over_new()
 
 def test_importance_weights_are_cut_at_the_bound_and_nowhere_else():
     old, new = table(2).log_softmax(-1), table(0).log_softmax(-1)
-    free = importance_weights(new, old, largest=float("inf"))
+    free = importance_weights(new, old, cap=float("inf"))
     assert free.min() < 1.5 < free.max()
-    cut = importance_weights(new, old, largest=1.5)
+    cut = importance_weights(new, old, cap=1.5)
     assert torch.equal(cut, torch.where(free > 1.5, torch.full_like(free, 1.5), free))
 
 
@@ -254,7 +247,7 @@ def test_any_cut_into_micro_batches_adds_up_to_the_same_average(case):
         seed=torch.arange(rows),
     )
     cuts = [torch.tensor([row for row in range(rows) if owner[row] == part]) for part in set(owner)]
-    for parts in ([whole.select(cut) for cut in cuts], list(whole.micro_batches(2 * width, about=2))):
+    for parts in ([whole.select(cut) for cut in cuts], list(whole.micro_batches(2 * width))):
         assert sum(len(part) for part in parts) == rows
         for average in (per_token, per_episode, per_constant):
             added = torch.stack([average(part.logprobs, part) for part in parts]).sum()

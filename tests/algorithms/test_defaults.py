@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -128,7 +129,7 @@ def update(name: str, logits: Tensor, **settings) -> Tensor:
     set_critic(algorithm, lambda batch: VALUES * batch.mask)
     behaviour = actor(name, logits)
     fresh = torch.full((2,), behaviour is logits)
-    given = {"logits": logits, "behaviour": behaviour, "reference": REFERENCE}
+    given: dict[str, Any] = {"logits": logits, "behaviour": behaviour, "reference": REFERENCE}
     return expected_update(algorithm, SUCCESS, 2, change=lambda batch: batch.with_(on_policy=fresh), **given)
 
 

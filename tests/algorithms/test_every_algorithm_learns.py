@@ -95,14 +95,14 @@ def test_episodes_that_exist_are_enough(name, tmp_path):
     played = train("reinforce", env, iterations=16, problems_per_iteration=8, group_size=4, learning_rate=1e-9)
     played.buffer.save(tmp_path / "episodes.jsonl")
     offline = {"iterations": 30, "problems_per_iteration": 0, "replay_episodes": 64}
-    algorithm = kind(chat(), env, kind.Config.from_settings({**COMMON, **offline}), None, Remembering())
+    algorithm: Any = kind(chat(), env, kind.Config.from_settings({**COMMON, **offline}), None, Remembering())
     load_buffer(algorithm, tmp_path / "episodes.jsonl")
     algorithm.train()
     batch = Batch.from_episodes(played.buffer.episodes)
     gained = (algorithm.learner.logprobs(algorithm.policy.model, batch) - batch.logprobs).sum(dim=1)
     assert gained[batch.returns > 0].mean() > gained[batch.returns == 0].mean() + 2, "the good over the bad ones"
     assert [episode.tokens for episode in algorithm.buffer.episodes] == [e.tokens for e in played.buffer.episodes]
-    assert all(metrics["tokens"] == 0 and 0 < metrics["reward"] < 1 for metrics in run.history)
+    assert all(metrics["tokens"] == 0 and 0 < metrics["reward"] < 1 for metrics in algorithm.run.history)
 
 
 def test_without_any_episodes_there_is_nothing_to_learn_from():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -28,6 +29,7 @@ from tabular import (
 from torch import Tensor
 
 from lmgym.advantages import kl_to_go
+from lmgym.losses import KLEstimator
 
 GENERATOR = torch.Generator().manual_seed(5)
 REWARDS = torch.rand(len(SEQUENCES), 1, dtype=torch.float64, generator=GENERATOR)
@@ -149,7 +151,8 @@ KL_NAMES = ["reinforce", "reinforce-stable", "rloo", "grpo", "dr-grpo", "dapo", 
 
 @pytest.mark.parametrize("name", [*KL_NAMES, "distill", "remax"])
 def test_a_kl_in_the_loss_has_the_gradient_of_each_tokens_own_kl(name):
-    extra: dict[str, object] = {"distill": {"teacher": "t"}, "dapo": NO_FILTER}.get(name, {})
+    kinds: dict[str, dict[str, Any]] = {"distill": {"teacher": "t"}, "dapo": NO_FILTER}
+    extra = kinds.get(name, {})
     algorithm = make_algorithm(name, kl_coeff=0.3, **extra)
     algorithm.greedy_returns = torch.zeros(1, dtype=torch.float64)
     nothing, reference = torch.zeros(len(SEQUENCES), 1, dtype=torch.float64), table(1)
@@ -157,6 +160,7 @@ def test_a_kl_in_the_loss_has_the_gradient_of_each_tokens_own_kl(name):
     assert close(expected_update(algorithm, nothing, 2, reference=reference), exact)
 
 
+exact_kl_to_go: Any = kl_to_go
 KL_IN_REWARD = ["reinforce", "rloo", "grpo", "dr-grpo", "gspo", "cispo", "sapo", "maxrl", "reinforce-pp"]
 WITHOUT_NORM = {"rloo", "dr-grpo", "maxrl"}
 
@@ -164,7 +168,7 @@ WITHOUT_NORM = {"rloo", "dr-grpo", "maxrl"}
 @pytest.mark.parametrize("estimator", ["k1", "k3"])
 @pytest.mark.parametrize("name", KL_IN_REWARD)
 def test_a_kl_in_the_reward_has_the_gradient_of_the_kl_of_whole_sequences(name, estimator, monkeypatch):
-    monkeypatch.setattr("lmgym.algorithms.parts.kl_to_go", lambda *given: kl_to_go(*given[:-1], estimator))
+    monkeypatch.setattr("lmgym.algorithms.parts.kl_to_go", lambda *given: exact_kl_to_go(*given[:-1], estimator))
     settings = {} if name in WITHOUT_NORM else {"advantage_norm": "none"}
     algorithm = make_algorithm(name, kl_coeff=0.3, kl_place="reward", **settings)
     nothing, reference = torch.zeros(len(SEQUENCES), 1, dtype=torch.float64), table(1)
@@ -174,7 +178,7 @@ def test_a_kl_in_the_reward_has_the_gradient_of_the_kl_of_whole_sequences(name, 
     assert close(expected_update(algorithm, nothing, 2, reference=reference), exact)
 
 
-def gspo_kl_gradient(coefficient: float, estimator: str, reference: Tensor) -> Tensor:
+def gspo_kl_gradient(coefficient: float, estimator: KLEstimator, reference: Tensor) -> Tensor:
     """Sequence-level ratios give every token the mean gradient of its episode, weighted by the tokens' advantages."""
     logits = table(0).requires_grad_()
     chances, total = probabilities(table(0)), torch.zeros_like(logits)
@@ -188,7 +192,7 @@ def gspo_kl_gradient(coefficient: float, estimator: str, reference: Tensor) -> T
 
 @pytest.mark.parametrize("name", [*(name for name in KL_NAMES if name != "reinforce-stable"), "reinforce-pp", "ppo"])
 def test_an_entropy_bonus_has_the_gradient_of_the_entropy(name):
-    extra = NO_FILTER if name == "dapo" else {}
+    extra: dict[str, Any] = dict(NO_FILTER) if name == "dapo" else {}
     extra |= {} if name in WITHOUT_NORM else {"advantage_norm": "none"}
     algorithm = make_algorithm(name, entropy_coeff=0.2, kl_coeff=0.0, **extra)
     nothing = torch.zeros(len(SEQUENCES), 1, dtype=torch.float64)

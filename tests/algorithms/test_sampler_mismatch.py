@@ -75,8 +75,8 @@ def test_against_the_sampler_itself_a_narrow_clip_would_lose_much_of_it():
 @pytest.mark.parametrize("name", [*CLIPS, "cispo", "reinforce-stable"])
 def test_the_correction_brings_it_nearer_to_the_learners_own_gradient(name):
     """For the two that weigh against the sampler already, by that weight."""
-    off = {"tis_cap": 0.0}
-    extra = {"kl_coeff": 0.0} if name == "reinforce-stable" else {}
+    off: dict[str, Any] = {"tis_cap": 0.0}
+    extra: dict[str, Any] = {"kl_coeff": 0.0} if name == "reinforce-stable" else {}
     exact = update(name, table(0), **extra)
     corrected, plain = (update(name, SAMPLER, **extra, **given) - exact for given in (dict[str, Any](), off))
     assert corrected.norm() < 0.8 * plain.norm()

@@ -551,7 +551,7 @@ def test_with_a_kl_every_group_is_computed_else_only_those_with_an_advantage(kl_
             return super().loss(scores, batch)
 
     settings = config(iterations=2, kl_coeff=kl_coeff)
-    algorithm = Asking(chat(), OneProblemCounts(TRAIN[:4]), settings, None, Remembering())
+    algorithm: Any = Asking(chat(), OneProblemCounts(TRAIN[:4]), settings, None, Remembering())
     algorithm.train()
     assert sum(asked) == (64 if kl_coeff else 16)
     if not kl_coeff:

@@ -688,7 +688,7 @@ def test_the_closing_hint_fits_the_task(train, run, finished, own, out):
         assert outcome.code == 0, outcome.err
         return outcome.out.split("What to try next:")[1]
 
-    shown = hints(train("--save_every", 1), name="sums")
+    shown = hints(train("--save_every", 1, name="sums"))
     assert f"lmgym train --resume {out / 'sums'} --iterations 4 --learning_rate 3e-05\n" in shown
     assert "lmgym train --env word-problems --model" in shown
     assert "gsm8k" not in shown

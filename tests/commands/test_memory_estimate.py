@@ -67,7 +67,7 @@ def test_weights_gradients_and_moments_are_exact(architecture, lora):
     if lora:
         network = add_lora(model.network, LoraSettings(rank, 8))
         model = wrap_network(network, tiny_tokenizer(), CPU, torch.float32, "tiny", has_lora=True)
-    learner = Learner(model, LearnerSettings(1e-3, "constant", 0, 1, 1.0, 0.0, 64, 1, FULL_SOFTMAX))
+    learner = Learner(model, LearnerSettings(1e-3, "constant", 0, 1, 1.0, 64, FULL_SOFTMAX))
     found = estimate_memory(ModelShape.of(tiny_network(architecture).config), replace(PLAIN, lora_rank=rank))
     assert found.weights == sum(weight.nbytes for weight in model.network.parameters())
     assert found.gradients == sum(weight.nbytes for weight in learner.parameters().values())

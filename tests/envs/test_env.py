@@ -145,7 +145,7 @@ def test_an_action_that_is_no_text_is_one_sentence():
     env = GuessTheNumber([PROBLEM])
     env.reset()
     with pytest.raises(UserError, match=r"a text or an lmgym\.Action, but step\(\) was given int"):
-        env.step(5)
+        env.step(5)  # type: ignore[arg-type]
 
 
 def test_an_empty_dataset_is_one_sentence():

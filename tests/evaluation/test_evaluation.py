@@ -45,7 +45,7 @@ def test_gold_solutions_score_everything():
 def test_a_mixture_of_answers_gives_exactly_its_shares():
     def script(state: State) -> str | Action:
         answer = state.problem.answer
-        return {
+        replies: dict[int, str | Action] = {
             0: f"The answer is: {answer}",  # strict and lenient
             1: f"The answer is: {answer}",
             2: "The answer is: -1",  # parsed and wrong
@@ -53,7 +53,8 @@ def test_a_mixture_of_answers_gives_exactly_its_shares():
             4: Action("I do not know", finish="eos"),  # unparsed
             5: "hm",  # never ends: unparsed and cut off
             6: Action("", finish="eos"),  # silence
-        }[number(state)]
+        }
+        return replies[number(state)]
 
     result = evaluate(ScriptedPolicy(script), env(), range(7))
     assert result.strict == wilson(2 / 7, 7)
@@ -81,7 +82,8 @@ def test_pass_at_k_and_majority_at_k_of_a_known_mixture():
             4: [None, None, None, right],  # silence has no vote
             5: [None, None, None, None],
             6: ["1", "2", "3", "5"],
-        }[number(state)]
+        }
+        answers = given[number(state)]
         if answers[sample] is None:
             return Action("", finish="eos")
         return f"The answer is: {answers[sample]}"

@@ -12,6 +12,7 @@ from lmgym.learning.critic import Critic, make_value_head
 from lmgym.learning.learner import Learner, LearnerSettings
 from lmgym.losses import per_token
 from lmgym.models.distribution import FULL_SOFTMAX
+from lmgym.models.token_scorer import Scores
 
 SETTINGS = LearnerSettings(
     learning_rate=1e-2,
@@ -19,9 +20,7 @@ SETTINGS = LearnerSettings(
     warmup_steps=0,
     total_steps=50,
     max_gradient_norm=1e9,
-    weight_decay=0.0,
     micro_batch_tokens=10**6,
-    gradient_accumulation_steps=1,
     distribution=FULL_SOFTMAX,
 )
 EPISODES = [make_episode(Turn([5, 6, 7 + row], [8, 9], [1, 1], float(row % 2)), group=row) for row in range(4)]
@@ -29,8 +28,8 @@ BATCH = Batch.from_episodes(EPISODES)
 BATCH = BATCH.with_(value_targets=BATCH.at_every_token(BATCH.returns))
 
 
-def squared(logprobs, batch):
-    return per_token((batch.values - batch.value_targets).square(), batch)
+def squared(scores: Scores, batch: Batch) -> torch.Tensor:
+    return per_token((scores.values - batch.value_targets).square(), batch)
 
 
 def critic(alone: bool, seed: int = 0) -> Critic:
@@ -43,7 +42,7 @@ def test_a_new_critic_expects_nothing_and_learns_what_to_expect():
     assert not one.values(BATCH)[0].any()
     before = (one.values(BATCH)[0] - BATCH.value_targets)[BATCH.mask].square().mean()
     for _ in range(20):
-        one.learn(BATCH, squared)
+        one.learner.step(BATCH, squared)
     after = (one.values(BATCH)[0] - BATCH.value_targets)[BATCH.mask].square().mean()
     assert after < 0.3 * before
 
@@ -57,7 +56,7 @@ def test_saved_and_read_back_it_is_the_same(tmp_path, alone):
     if alone:
         assert torch.equal(one.values(BATCH)[0], other.values(BATCH)[0])
         for each in (one, other):
-            each.learn(BATCH, squared)
+            each.learner.step(BATCH, squared)
         assert torch.equal(one.values(BATCH)[0], other.values(BATCH)[0])
         assert one.learner.steps_done == other.learner.steps_done == 2
     else:
@@ -69,18 +68,11 @@ def test_saved_and_read_back_it_is_the_same(tmp_path, alone):
             assert torch.equal(mine, theirs)
 
 
-def test_a_head_on_the_policy_has_learnt_with_it_already():
-    one = critic(alone=False)
-    before = one.values(BATCH)[0]
-    one.learn(BATCH, squared)
-    assert torch.equal(one.values(BATCH)[0], before)
-
-
 def test_the_value_after_the_last_token_is_that_before_one_more():
     """Whatever token follows: a value is seen before it."""
     one = critic(alone=True)
     for _ in range(5):
-        one.learn(BATCH, squared)
+        one.learner.step(BATCH, squared)
     longer = [make_episode(Turn([5, 6, 7 + row], [8, 9, 40 + row], [1, 1, 1]), group=row) for row in range(4)]
     ragged = [make_episode(Turn([5], [6], [1]), group=9), *longer]
     before, after = one.values(Batch.from_episodes(EPISODES))

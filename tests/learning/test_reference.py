@@ -19,7 +19,7 @@ from lmgym.models.language_model import LanguageModel
 from lmgym.models.loading import wrap_network
 from lmgym.models.lora import LoraSettings, add_lora
 
-SETTINGS = LearnerSettings(0.01, "constant", 0, 10, 1e9, 0.0, 10**6, 1, FULL_SOFTMAX)
+SETTINGS = LearnerSettings(0.01, "constant", 0, 10, 1e9, 10**6, FULL_SOFTMAX)
 STEM = list(range(40, 60))
 BATCH = Batch.from_episodes(
     [make_episode(Turn([*STEM, 5 + n % 2], [9 + n, 30, 31 + n, 8], [1, 0, 1, 1]), group=n % 2) for n in range(4)]
@@ -36,7 +36,7 @@ def lora_model(shaken: bool = True) -> LanguageModel:
 
 def move(learner: Learner) -> None:
     batch = BATCH.with_(advantages=torch.where(BATCH.mask, 1.0, 0.0))
-    learner.step(batch, lambda logprobs, part: per_token(policy_gradient(logprobs, part.advantages), part))
+    learner.step(batch, lambda scores, part: per_token(policy_gradient(scores.logprobs, part.advantages), part))
 
 
 def close(one: torch.Tensor, other: torch.Tensor, tolerance: float = 1e-5) -> bool:

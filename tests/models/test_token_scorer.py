@@ -268,7 +268,7 @@ def check_sampler_and_learner(model: LanguageModel, distribution: Distribution) 
     completions = engine.generate(requests)
     tokens, mask, lengths = ragged_rows(
         [
-            (request.prompt + tuple(written.token_ids), [0] * len(request.prompt) + written.mask)
+            (request.prompt + tuple(written.token_ids), [0] * len(request.prompt) + [1] * len(written.token_ids))
             for request, written in zip(requests, completions, strict=True)
         ]
     )

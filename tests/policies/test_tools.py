@@ -16,6 +16,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 import lmgym
 from lmgym.assets.catalogue import model_folder
 from lmgym.calculator import calculate, open_expression
+from lmgym.engines.engine import Request
 from lmgym.engines.plain_engine import PlainEngine
 from lmgym.engines.torch.engine import TorchEngine
 from lmgym.envs.vector_env import VectorEnv
@@ -111,7 +112,8 @@ def test_any_text_ends_and_is_forced_as_if_every_token_were_read(tokenizer, piec
 def test_the_engine_is_asked_once_for_a_line_without_a_tool():
     policy = FewShotLLMStepwiseMathPolicy(tiny_model(), max_line_tokens=200)
     policy.engine = Dictated(policy, "a line of many words\n")
-    asked, submit = [], policy.engine.submit
+    asked: list[Request] = []
+    submit = policy.engine.submit
     policy.engine.submit = lambda requests: asked.extend(requests) or submit(requests)
     (state,) = VectorEnv(lmgym.make("arithmetic")).reset([0])
     policy.get_actions([state])

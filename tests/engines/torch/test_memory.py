@@ -11,7 +11,7 @@ from conftest import tiny_model
 from engine_checks import PREFIX, check_exact, converse_out_of_step, ids, ragged_requests
 
 from lmgym.engines import memory
-from lmgym.engines.engine import Request
+from lmgym.engines.engine import Completion, Request
 from lmgym.engines.row import Row
 from lmgym.engines.torch.engine import MEMORY_SHARE, TorchEngine
 from lmgym.engines.torch.kv_cache import CAPACITY_STEP, KVCache
@@ -46,7 +46,8 @@ def growing_requests() -> list[Request]:
 def test_an_engine_without_its_cache_holds_nothing_and_changes_no_token(done_before):
     model, requests = tiny_model(), ragged_requests(10)
     engine = TorchEngine(model)
-    request_ids, completions = engine.submit(requests), {}
+    request_ids = engine.submit(requests)
+    completions: dict[int, Completion] = {}
     while len(completions) < done_before:
         completions |= engine.wait([request_id for request_id in request_ids if request_id not in completions])
     engine.release_cache()

@@ -125,13 +125,13 @@ def test_invariants_hold_whatever_is_asked_whenever(seed, max_running, steps):
         choice = random.random()
         alive = [row for row in calls.submitted if not row.done]
         if choice < 0.2:
-            prompt = PROMPT[: random.choice([1, 5, 20, 20, 100, 120, 127, 250])] + ids(random.integers(3), seed=1)
+            prompt = PROMPT[: random.choice([1, 5, 20, 20, 100, 120, 127, 250])] + ids(int(random.integers(3)), seed=1)
             for _ in range(random.choice([1, 1, 4])):
                 calls.submit(prompt, int(random.integers(100)))
         elif choice < 0.4 and len(alive) < len(calls.submitted):
             finished = [row for row in calls.submitted if row.done]
             row = finished[random.integers(len(finished))]
-            calls.submit((*row.tokens, *ids(random.integers(4), seed=2)), int(random.integers(100)))
+            calls.submit((*row.tokens, *ids(int(random.integers(4)), seed=2)), int(random.integers(100)))
         elif choice < 0.45 and alive:
             calls.cancel(alive[random.integers(len(alive))])
         elif choice < 0.48:
