@@ -143,6 +143,47 @@ def label(room: str, files: Mapping[str, Path]) -> str:
     return f"{room}/" if files[f"{PACKAGE}.{room}"].name == "__init__.py" else f"{room}.py"
 
 
+# The path of one token.
+
+
+@dataclass(frozen=True)
+class Stop:
+    """One step of the path: its number, the file under lmgym/ and the function or class in it."""
+
+    number: int
+    file: str
+    name: str
+
+    @property
+    def room(self) -> str:
+        """The folder or root module where it happens."""
+        return self.file.partition("/")[0].removesuffix(".py")
+
+
+def token_path(page: Path = PAGE) -> list[Stop]:
+    """The table of the hand-written section; a name that is not in its file is an error."""
+    text = page.read_text(encoding="utf-8")
+    rows = text.split("<!-- path:begin -->")[1].split("<!-- path:end -->")[0].strip().splitlines()[2:]
+    stops = []
+    for row in rows:
+        number, file, name = (cell.strip().strip("`") for cell in row.split("|")[1:4])
+        if name not in _defined_names(ROOT / PACKAGE / file):
+            raise SystemExit(f"{page.name}, step {number}: {PACKAGE}/{file} has no {name}.")
+        stops.append(Stop(int(number), file, name))
+    return stops
+
+
+def _defined_names(path: Path) -> set[str]:
+    """Functions, classes and methods of a file, methods as Class.method."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{member.name}" for member in node.body if isinstance(member, ast.FunctionDef)}
+    return found
+
+
 # The layout: layers by dependency, long arrows routed between the boxes (Sugiyama et al., 1981).
 
 WIDTH, HEIGHT, GAP, LANE = 236, 98, 30, 18
@@ -278,6 +319,8 @@ STYLE = """
   .purpose { font-size: 11px; }
   .box { fill: #ffffff; stroke: #cbd2d9; }
   .arrow { fill: none; stroke: #829ab1; stroke-width: 1.5; }
+  .step { fill: #c05621; }
+  .number { font-size: 10px; font-weight: bold; fill: #ffffff; text-anchor: middle; }
   .cycle { fill: none; stroke: #d64545; stroke-width: 2; }
 """
 FOLDER, MODULE = "#2f6fb0", "#5d9b62"
@@ -304,15 +347,32 @@ def picture(rooms: Graph, files: Mapping[str, Path]) -> str:
         "</defs>",
         f'<rect width="{width:.0f}" height="{height:.0f}" fill="#f7f9fb"/>',
         f'<text class="title" x="{MARGIN}" y="42">The rooms of lmgym</text>',
-        f'<text class="note" x="{MARGIN}" y="64">An arrow means “imports”. Arrows that a longer path implies are left '
-        "out; the table has all of them.</text>",
+        f'<text class="note" x="{MARGIN}" y="64">An arrow means “imports”; implied arrows are left out. '
+        "Numbers: the path of one token, step by step in the table.</text>",
     ]
     top = {id(place): HEADER + ROW * (len(rows) - 1 - place.layer) for row in rows for place in row}
     parts += [_path(chain, top) for chain in chains]
     parts += [_box(place, top[id(place)], files) for row in reversed(rows) for place in row if place.name]
     parts += [_cycle(start, end, top) for start, end in level]
     parts += _shared_box(shared, files, bottom + 46, width)
+    parts += _numbers([place for row in rows for place in row], shared, top, bottom + 46, width)
     return "\n".join([*parts, "</svg>", ""])
+
+
+def _numbers(
+    places: list[Place], shared: list[str], top: Mapping[int, float], shared_top: float, width: float
+) -> Iterable[str]:
+    """The steps of the token's path, in the lower right corner of the room where each happens."""
+    boxes = {place.name: place for place in places if place.name}
+    for room in dict.fromkeys(stop.room for stop in token_path()):
+        numbers = [stop.number for stop in token_path() if stop.room == room]
+        for offset, number in enumerate(reversed(numbers)):
+            if room in boxes:
+                x, y = boxes[room].x + WIDTH / 2 - 14 - 21 * offset, top[id(boxes[room])] + HEIGHT - 13
+            else:
+                x, y = width - MARGIN - 16 - 21 * offset, shared_top + 44 + 20 * shared.index(room) - 4
+            yield f'<circle class="step" cx="{x:.1f}" cy="{y:.1f}" r="9"/>'
+            yield f'<text class="number" x="{x:.1f}" y="{y + 3.5:.1f}">{number}</text>'
 
 
 def shared_modules(rooms: Graph, files: Mapping[str, Path]) -> list[str]:

@@ -113,7 +113,7 @@ class RLAlgorithm(ABC):
     def train(self) -> None:
         """The classic loop: collect episodes and update the policy; evaluate and save when it is time."""
         config = self.config
-        with self.run.watch(self):
+        with self.run.session(self):
             while self.iteration < config.iterations:
                 if self.evaluator.is_due(self.iteration):
                     self.evaluate()

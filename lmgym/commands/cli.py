@@ -28,7 +28,7 @@ USAGE = """lmgym: a gym for language models
 Each command has its own --help."""
 
 INTERRUPTED = 130
-NOBODY_READS = 141
+BROKEN_PIPE = 141
 """What a program ends with when the reader of its output is gone, as after `| head`."""
 
 
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
             sys.stdout.flush()  # here, because at the exit of the interpreter nobody could catch the fault
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(NOBODY_READS)
+        sys.exit(BROKEN_PIPE)
     except UserError as error:
         messages.print(f"lmgym: {error}", style="red", markup=False, soft_wrap=True)
         sys.exit(2)

@@ -52,17 +52,17 @@ def _prefix_sharing_is_exact(probe: LanguageModel, rows: Tensor, plain: Tensor) 
     """Whether log-probabilities with prefix sharing equal the plain ones; sharing is off again afterwards."""
     probe.set_prefix_sharing(True)
     try:
-        gap = _largest(_scorer_difference(probe, rows, plain))
+        difference = _largest(_scorer_difference(probe, rows, plain))
     finally:
         probe.set_prefix_sharing(False)
-    if not gap <= TOLERANCE:  # nan is too large
+    if not difference <= TOLERANCE:  # nan is too large
         messages.print(
-            f"{probe.name}: sharing prefixes would change its log-probabilities by {gap:.2g} nats, so every sequence "
+            f"{probe.name}: sharing prefixes would change its log-probabilities by {difference:.2g} nats, so every sequence "
             "is computed in full, which is slower.",
             style="yellow",
             markup=False,
         )
-    return gap <= TOLERANCE
+    return difference <= TOLERANCE
 
 
 def _scorer_difference(probe: LanguageModel, rows: Tensor, plain: Tensor) -> Tensor:
@@ -97,11 +97,11 @@ def _largest(difference: Tensor) -> float:
 
 
 def _require_small(model: LanguageModel, difference: Tensor, fault: str) -> None:
-    gap = _largest(difference)
-    if not gap <= TOLERANCE:  # nan is too large
+    difference = _largest(difference)
+    if not difference <= TOLERANCE:  # nan is too large
         raise UserError(
             f"{model.name} ({model.network.config.model_type}) cannot be trained here: {fault} (its log-probabilities "
-            f"differ by {gap:.2g} nats on a random sequence); choose a model of the Llama or Qwen family."
+            f"differ by {difference:.2g} nats on a random sequence); choose a model of the Llama or Qwen family."
         )
 
 

@@ -1,4 +1,4 @@
-"""A run: its directory, its trackers and what it tells the person who watches it."""
+"""A run: its directory, its trackers and its console output."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Run:
             self._write_config(self.folder)
 
     @contextlib.contextmanager
-    def watch(self, algorithm: Training) -> Iterator[None]:
+    def session(self, algorithm: Training) -> Iterator[None]:
         """Shows progress while the loop runs; on Ctrl-C saves, says how to resume, and passes it on."""
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         progress = Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=messages, transient=True)

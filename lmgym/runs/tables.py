@@ -17,7 +17,7 @@ COLUMNS = {
     "entropy": ("entropy", "{:.3f}"),
     "length": ("length", "{:.1f}"),
     "gradient_norm": ("grad norm", "{:.3f}"),
-    "gap": ("gap", "{:.1e}"),
+    "logprob_diff": ("lp diff", "{:.1e}"),
     "tokens_per_second": ("tok/s", "{:.0f}"),
 }
 """Metric, heading and form of the line that each iteration prints."""
@@ -94,8 +94,8 @@ def show_answers(before: Evaluation, after: Evaluation, count: int = 3) -> None:
         results.print(f"\n[bold]{_plain(old.problem.prompt)}[/bold]{answer}")
         for name, episode in (("before", old), ("after", new)):
             is_right = bool(episode.info.get("correct"))
-            verdict = ("right" if is_right else "wrong") if is_graded else f"reward {episode.reward:g}"
-            results.print(f"  {name}, {verdict}:", style=("green" if is_right else "red") if is_graded else "cyan")
+            outcome = ("right" if is_right else "wrong") if is_graded else f"reward {episode.reward:g}"
+            results.print(f"  {name}, {outcome}:", style=("green" if is_right else "red") if is_graded else "cyan")
             for line in episode.text.strip().split("\n"):
                 results.print(f"    {_plain(line)}", soft_wrap=True)
 
