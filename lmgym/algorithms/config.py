@@ -8,6 +8,8 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from lmgym.algorithms.parts import GroupFilter, KLPenalty
 from lmgym.errors import UserError
+from lmgym.learning.learner import LearnerSettings
+from lmgym.models.distribution import Distribution
 
 PartType = TypeVar("PartType")
 
@@ -87,6 +89,19 @@ class RLConfig:
     def part(self, kind: type[PartType]) -> PartType | None:
         """The part of this kind, where the algorithm lists one."""
         return next((part for part in self.parts() if isinstance(part, kind)), None)
+
+    def learner_settings(self, distribution: Distribution, whole_groups: bool) -> LearnerSettings:
+        """The settings of the optimiser step, for a policy that samples from `distribution`."""
+        return LearnerSettings(
+            learning_rate=self.learning_rate,
+            schedule=self.schedule,
+            warmup_steps=self.warmup_steps,
+            total_steps=self.optimiser_steps,
+            max_gradient_norm=self.max_gradient_norm,
+            micro_batch_tokens=self.micro_batch_tokens,
+            distribution=distribution,
+            whole_groups=whole_groups,
+        )
 
     @property
     def optimiser_steps(self) -> int:

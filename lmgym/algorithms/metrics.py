@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lmgym.advantages import EPS, over_group
+from lmgym.algorithms.config import RLConfig
+from lmgym.algorithms.parts import KLPenalty
 from lmgym.evaluation.evaluation import is_correct
 from lmgym.learning.batch import Batch
 from lmgym.learning.learner import Update
@@ -51,6 +54,16 @@ def measured_kl(update: Update, selected: Batch, batch: Batch) -> float:
     logprobs = batch.logprobs.index_copy(0, selected.row, update.logprobs)[batch.on_policy]
     measured = batch.select(batch.on_policy)
     return masked_mean(kl_estimate(logprobs, measured.reference_logprobs, "k3"), measured.mask)
+
+
+def has_signal(batch: Batch, config: RLConfig) -> bool:
+    """Whether any episode has a non-zero advantage; with a KL in the reward, whether the returns differ."""
+    kl = config.part(KLPenalty)
+    if kl is None or not kl.in_reward:
+        return bool((batch.advantages.abs() > EPS).any())
+    within_groups = config.compares_groups or config.settings().get("baseline") == "group"
+    centred = over_group(batch.returns, batch.group) if within_groups else batch.returns - batch.returns.mean()
+    return bool((centred.abs() > EPS).any())
 
 
 def without_signal(episodes: Sequence[Episode]) -> str:

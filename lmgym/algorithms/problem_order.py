@@ -7,6 +7,7 @@ from itertools import cycle, islice
 
 import numpy as np
 
+from lmgym.envs.procedural import PROCEDURAL_SIZE
 from lmgym.evaluation.evaluation import is_correct
 from lmgym.types import Episode, Problem
 
@@ -15,9 +16,6 @@ TOO_HARD, TOO_EASY = 0.2, 0.8
 
 POOL = 1024
 """How many problems of a task a curriculum chooses from."""
-
-PROCEDURAL_SIZE = 100_000
-"""A task with more problems than this is procedural: it is traversed in order, from a random start."""
 
 
 class ProblemOrder:

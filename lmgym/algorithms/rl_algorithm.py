@@ -10,30 +10,30 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lmgym.advantages import EPS, informative_groups, over_group
+from lmgym.advantages import EPS, informative_groups
 from lmgym.algorithms.catalogue import name_of
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.metrics import measured_kl, outcome_metrics, update_metrics, without_signal
+from lmgym.algorithms.metrics import has_signal, measured_kl, outcome_metrics, update_metrics, without_signal
 from lmgym.algorithms.parts import EntropyBonus, GroupFilter, KLPenalty
-from lmgym.algorithms.problem_order import PROCEDURAL_SIZE, ProblemOrder
+from lmgym.algorithms.problem_order import ProblemOrder
 from lmgym.algorithms.replay import Replay
 from lmgym.buffer import Buffer
 from lmgym.envs.env import Env
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.errors import UserError
-from lmgym.evaluation.contamination import TrainedProblems
+from lmgym.evaluation.contamination import TrainedProblems, contamination_warning
 from lmgym.evaluation.evaluation import Evaluation
 from lmgym.evaluation.evaluator import Evaluator
 from lmgym.learning.batch import Batch
 from lmgym.learning.critic import make_value_head
-from lmgym.learning.learner import Learner, LearnerSettings, Loss, Update
+from lmgym.learning.epochs import run_epochs
+from lmgym.learning.learner import Learner, Loss, Update
 from lmgym.learning.reference import Reference, make_reference
 from lmgym.learning.schedules import learning_rate_factor
 from lmgym.losses import adapted_coefficient
@@ -84,8 +84,9 @@ class RLAlgorithm(ABC):
         """Who samples the episodes: the policy itself, unless the algorithm learns from an expert or a teacher."""
         self.envs = VectorEnv(env)
         self.run = run or Run()
+        settings = config.learner_settings(policy.distribution, self.compares_episodes)
         value_head = make_value_head(policy.model) if config.uses_value_head else None
-        self.learner = Learner(policy.model, self._learner_settings(), value_head)
+        self.learner = Learner(policy.model, settings, value_head)
         self.learner.schedule = self._scheduled
         self.minibatches = 1
         self.auxiliary_objectives: list[tuple[Learner, Loss]] = []
@@ -107,7 +108,10 @@ class RLAlgorithm(ABC):
         self.evaluator = Evaluator(policy, eval_env, config.eval_problems, config.evaluate_every, config.seed)
         self.trained_problems = TrainedProblems()
         self._had_signal = True
-        self._check_contamination()
+        shared = self.evaluator.problems_shared_with(self.envs.env)
+        self.trained_problems.fingerprints |= shared
+        if shared:
+            self.run.warn(contamination_warning(len(shared), len(self.evaluator.indices)))
         self.setup(ref_policy)
 
     def train(self) -> None:
@@ -177,6 +181,7 @@ class RLAlgorithm(ABC):
     @final
     def update_policy(self) -> dict[str, float]:
         """One update, from the episodes of this iteration and replayed ones to the metrics."""
+        config = self.config
         self.policy.release_cache()
         self.actor.release_cache()
         fresh, replayed = self.buffer.of_iteration(self.iteration), self.replay.sample(self.iteration)
@@ -188,7 +193,9 @@ class RLAlgorithm(ABC):
         batch = self.prepare(self._with_reference(self._make_batch([*fresh, *replayed])))
         batch = batch.with_(advantages=self.advantages(batch))
         selected = self.select_for_update(batch)
-        self._warn_without_signal(episodes, batch)
+        had_signal, self._had_signal = self._had_signal, has_signal(batch, config) or self.learns_from_reference
+        if had_signal and not self._had_signal:
+            self.run.warn(without_signal(episodes))
         update, computed = self._optimise(selected, batch)
 
         tokens = float(sum(episode.length for episode in fresh))
@@ -261,7 +268,7 @@ class RLAlgorithm(ABC):
         """Episodes as tensors, their maximum length, and which of them the current weights sampled."""
         batch = Batch.from_episodes(episodes)
         on_policy = batch.policy_version == self.policy.model.version
-        return batch.with_(on_policy=on_policy, length_limit=self._length_limit())
+        return batch.with_(on_policy=on_policy, length_limit=self.policy.max_episode_tokens(self.envs.env))
 
     def _with_reference(self, batch: Batch) -> Batch:
         """The batch with the reference's log-probabilities; the reference is updated first when it is time."""
@@ -273,90 +280,25 @@ class RLAlgorithm(ABC):
         return batch.with_(reference_logprobs=self.reference.logprobs(self.learner, batch), kl_coeff=self.kl_coeff)
 
     def _optimise(self, selected: Batch, batch: Batch) -> tuple[Update, Batch]:
-        """All optimiser steps of an iteration; what was computed before the first of them, and of which episodes.
-
-        With minibatches the weights move within the first epoch too, so ratios are against a pass over all beforehand.
-        """
-        observed = None
-        if not len(selected) or self.minibatches > 1:
-            observed = self.learner.observe(selected if len(selected) else batch)
-        current = selected if observed is None or not len(selected) else selected.after_first_update(observed.logprobs)
-        first: Update | None = None
-        for epoch in range(self.config.updates_per_iteration):
-            for part in self._minibatches(current, epoch):
-                update = self.learner.step(part, self.loss)
-                for learner, loss in self.auxiliary_objectives:
-                    learner.step(part, loss)
-                if first is None and update is not None:
-                    first = update
-                    if self.minibatches == 1:
-                        current = selected.after_first_update(update.logprobs)
-        if observed is None:
-            assert first is not None
-            return first, selected
-        if first is not None:
-            observed = replace(observed, loss=first.loss, gradient_norm=first.gradient_norm)
-        return observed, selected if len(selected) else batch
-
-    def _minibatches(self, batch: Batch, epoch: int) -> list[Batch]:
-        if self.minibatches == 1:
-            return [batch]
-        return batch.minibatches(self.minibatches, np.random.default_rng([self.config.seed, self.iteration, 2, epoch]))
+        """All optimiser steps; what the learner computed before the first of them, and of which episodes."""
+        config, epochs = self.config, range(self.config.updates_per_iteration)
+        if not len(selected):
+            observed = self.learner.observe(batch)
+            for _ in epochs:
+                self.learner.step(selected, self.loss)  # only advances the schedule
+            return observed, batch
+        objectives = [(self.learner, self.loss), *self.auxiliary_objectives]
+        random = [np.random.default_rng([config.seed, self.iteration, 2, epoch]) for epoch in epochs]
+        return run_epochs(objectives, selected, random, self.minibatches), selected
 
     def _adapt_kl_coeff(self, measured: float) -> None:
         kl = self.config.part(KLPenalty)
         if kl is not None and kl.kl_target:
             self.state["kl_coeff"] = adapted_coefficient(self.kl_coeff, measured, kl.kl_target)
 
-    def _length_limit(self) -> int:
-        """Tokens per action times the lines of a step-wise episode; at most the context."""
-        env = self.envs.env
-        lines = int(getattr(env, "max_steps", 1)) if self.policy.writes_lines and getattr(env, "stepwise", True) else 1
-        return min(self.policy.max_tokens * lines, self.policy.model.context_length)
-
     def _scheduled(self, step: int, total: int) -> float:
         since, factor = int(self.state.get("schedule_step", 0)), self.state.get("schedule_factor", 1.0)
         return learning_rate_factor(step, total, self.config.schedule, self.config.warmup_steps, since, factor)
-
-    def _check_contamination(self) -> None:
-        """Warns where held-out problems are also trained on; for a procedural task, those sampled are checked later."""
-        problems, evaluator = self.envs.env.problems, self.evaluator
-        if not evaluator.indices or evaluator.env is None or len(problems) > PROCEDURAL_SIZE:
-            return
-        evaluated = (evaluator.env.problems[index] for index in evaluator.indices)
-        shared = self.trained_problems.add_shared(evaluated, problems)
-        if shared:
-            self.run.warn(
-                f"CONTAMINATED: {shared} of the {len(evaluator.indices)} problems to evaluate on are also trained "
-                "on, so the accuracy of this run says nothing about new problems; every number is marked. Give others "
-                "with --eval_env."
-            )
-
-    def _warn_without_signal(self, episodes: Sequence[Episode], batch: Batch) -> None:
-        """Says why nothing can be learnt, once for as many iterations as that lasts."""
-        kl = self.config.part(KLPenalty)
-        advantages = batch.advantages
-        if kl is not None and kl.in_reward:  # advantages contain the KL too: look at the returns alone
-            returns = batch.returns
-            within_groups = self.config.compares_groups or self.config.settings().get("baseline") == "group"
-            advantages = (over_group(returns, batch.group) if within_groups else returns - returns.mean())[:, None]
-        has_signal = bool((advantages.abs() > EPS).any()) or (self.learns_from_reference and bool(self.kl_coeff))
-        if self._had_signal and not has_signal:
-            self.run.warn(without_signal(episodes))
-        self._had_signal = has_signal
-
-    def _learner_settings(self) -> LearnerSettings:
-        config = self.config
-        return LearnerSettings(
-            learning_rate=config.learning_rate,
-            schedule=config.schedule,
-            warmup_steps=config.warmup_steps,
-            total_steps=config.optimiser_steps,
-            max_gradient_norm=config.max_gradient_norm,
-            micro_batch_tokens=config.micro_batch_tokens,
-            distribution=self.policy.distribution,
-            whole_groups=self.compares_episodes,
-        )
 
 
 def _seconds(started: float, collected: float) -> dict[str, float]:

@@ -90,9 +90,9 @@ def _train(arguments: list[str]) -> None:
 
 def _resume(folder: Path, named: str | None, arguments: list[str]) -> None:
     from lmgym.algorithms.registry import find_algorithm
-    from lmgym.commands.old_names import check_old_run, upgraded
     from lmgym.commands.resume import algorithm_of, ask_for_names, resume
     from lmgym.commands.train import settings_from
+    from lmgym.runs.old_names import check_old_run, upgraded
 
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; give --resume the folder of a run.")
@@ -124,9 +124,9 @@ def _parse_train(config_class: Any, arguments: list[str], prog: str, default: An
 def _eval(arguments: list[str]) -> None:
     from lmgym.algorithms.config import RLConfig
     from lmgym.commands.evaluate import EvalSettings, run_evaluation
-    from lmgym.commands.old_names import upgraded
     from lmgym.commands.resume import ask_for_names
     from lmgym.commands.train import settings_from
+    from lmgym.runs.old_names import upgraded
 
     default = EvalSettings()
     model = _value_of("--model", arguments)

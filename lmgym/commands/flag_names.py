@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from lmgym.commands.old_names import old_flag
 from lmgym.errors import UserError
 from lmgym.lookup import nearest
+from lmgym.runs.old_names import old_flag
 
 USUAL_NAMES = {
     "base_model": "model",

@@ -171,7 +171,7 @@ def require_memory(name: str, estimate: MemoryEstimate, free: int, work: Workloa
         return
     ways = ["a smaller --model"]
     if not work.lora_rank:
-        ways.append("--lora")
+        ways.append("--lora_rank 16")
     if work.reference_parameters:
         ways.append("--kl_coeff 0")
     if not work.recompute_activations:

@@ -71,8 +71,10 @@ class TrainedProblems:
         """Adds problems that episodes were learnt from."""
         self.fingerprints.update(map(fingerprint, problems))
 
-    def add_shared(self, evaluated: Iterable[Problem], training: Iterable[Problem]) -> int:
-        """Adds the problems to evaluate on that the training task contains too, and counts them."""
-        shared = overlap(evaluated, training)
-        self.fingerprints |= shared
-        return len(shared)
+
+def contamination_warning(shared: int, evaluated: int) -> str:
+    """What is said where held-out problems are also trained on."""
+    return (
+        f"CONTAMINATED: {shared} of the {evaluated} problems to evaluate on are also trained on, so the accuracy of "
+        "this run says nothing about new problems; every number is marked. Give others with --eval_env."
+    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lmgym.envs.env import Env
-from lmgym.evaluation.contamination import Fingerprint, fingerprint, held_out_indices
+from lmgym.envs.procedural import PROCEDURAL_SIZE
+from lmgym.evaluation.contamination import Fingerprint, fingerprint, held_out_indices, overlap
 from lmgym.evaluation.evaluation import Evaluation, evaluate
 from lmgym.policies.llm_policy import LLMPolicy
 
@@ -27,6 +28,12 @@ class Evaluator:
     def fingerprints(self) -> list[Fingerprint]:
         """The problems that are evaluated on, in order."""
         return [] if self.env is None else [fingerprint(self.env.problems[index]) for index in self.indices]
+
+    def problems_shared_with(self, training: Env) -> set[Fingerprint]:
+        """The held-out problems that the training task contains too; of a procedural task only those sampled count."""
+        if self.env is None or not self.indices or len(training.problems) > PROCEDURAL_SIZE:
+            return set()
+        return overlap((self.env.problems[index] for index in self.indices), training.problems)
 
     def is_due(self, iteration: int) -> bool:
         """Whether the policy after `iteration` iterations is to be evaluated and has not been."""

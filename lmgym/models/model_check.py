@@ -57,7 +57,7 @@ def _prefix_sharing_is_exact(probe: LanguageModel, rows: Tensor, plain: Tensor) 
         probe.set_prefix_sharing(False)
     if not difference <= TOLERANCE:  # nan is too large
         messages.print(
-            f"{probe.name}: sharing prefixes would change its log-probabilities by {difference:.2g} nats, so every sequence "
+            f"{probe.name}: sharing prefixes would change its log-probs by {difference:.2g} nats, so every sequence "
             "is computed in full, which is slower.",
             style="yellow",
             markup=False,
@@ -97,11 +97,11 @@ def _largest(difference: Tensor) -> float:
 
 
 def _require_small(model: LanguageModel, difference: Tensor, fault: str) -> None:
-    difference = _largest(difference)
-    if not difference <= TOLERANCE:  # nan is too large
+    largest = _largest(difference)
+    if not largest <= TOLERANCE:  # nan is too large
         raise UserError(
             f"{model.name} ({model.network.config.model_type}) cannot be trained here: {fault} (its log-probabilities "
-            f"differ by {difference:.2g} nats on a random sequence); choose a model of the Llama or Qwen family."
+            f"differ by {largest:.2g} nats on a random sequence); choose a model of the Llama or Qwen family."
         )
 
 

@@ -12,6 +12,7 @@ from lmgym.calculator import MAX_CHARACTERS, calculate, open_expression
 from lmgym.engines.engine import Completion, Engine
 from lmgym.engines.plain_engine import PlainEngine
 from lmgym.engines.torch.engine import TorchEngine
+from lmgym.envs.env import Env
 from lmgym.errors import UserError
 from lmgym.models.distribution import Distribution
 from lmgym.models.language_model import LanguageModel
@@ -119,6 +120,11 @@ class LLMPolicy(Policy):
         self.engine.cancel(request_ids)
         for request_id in request_ids:
             del self._writing[request_id]
+
+    def max_episode_tokens(self, env: Env) -> int:
+        """Maximum tokens of an episode: per action, times the lines of a step-wise episode; at most the context."""
+        lines = int(getattr(env, "max_steps", 1)) if self.writes_lines and getattr(env, "stepwise", True) else 1
+        return min(self.max_tokens * lines, self.model.context_length)
 
     def release_cache(self) -> None:
         """Lets the engine free its KV cache."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from lmgym.errors import UserError
 from lmgym.policies.system_prompts import load_system_prompt
+from lmgym.runs.old_names import upgraded
 
 UNNAMED = {
     "env": "the environment was made by hand",
@@ -50,10 +51,9 @@ PATHS = ("model", "ref_model", "teacher", "env", "eval_env", "out")
 def changes(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:
     """The settings that are known before and now and differ, each as [old, new]; refuses those that a run keeps."""
     old, new = _as_written(before), _as_written(now)
+    compared = [name for name in new if name in old and name not in (HISTORY, "lmgym_version")]
     changed = {
-        name: [old[name], new[name]]
-        for name in new
-        if name in old and name != HISTORY and _meaning(name, old[name]) != _meaning(name, new[name])
+        name: [old[name], new[name]] for name in compared if _meaning(name, old[name]) != _meaning(name, new[name])
     }
     free = {name for name in (*UNNAMED, "algorithm") if old.get(name) is None}
     free |= {"env_options", "reward"} if "env" in free else set()
@@ -71,7 +71,7 @@ def resumed_config(folder: Path, now: Mapping[str, Any], defaults: Mapping[str, 
 
     `defaults` are the settings of a run that was recorded before they existed.
     """
-    saved: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    saved, _ = upgraded(folder, json.loads((folder / "config.json").read_text(encoding="utf-8")))
     changed = changes(folder, {**defaults, **saved}, now)
     config = saved | {name: value for name, value in _as_written(now).items() if name in changed or name not in saved}
     if changed:

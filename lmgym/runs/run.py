@@ -166,6 +166,7 @@ class Run:
         checkpoint = newest_checkpoint(self.folder)
         now = describe_run(algorithm) | {"track": self.trackers} | self.config
         self.config = resumed_config(self.folder, now, type(algorithm.config)().settings(), int(checkpoint.name))
+        self.config["lmgym_version"] = __version__
         load_checkpoint(checkpoint, algorithm)
         self._is_taken = False
         reached = algorithm.iteration

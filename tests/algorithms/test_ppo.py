@@ -11,9 +11,9 @@ from small_tasks import TRAIN, Remembering, Vowel, chat
 from tabular import SEQUENCES, batch_of, make_algorithm, set_critic, table
 
 from lmgym.algorithms.ppo import PPO, PPOConfig
+from lmgym.envs.arithmetic import ArithmeticEnv
 from lmgym.envs.env import Env, Response
 from lmgym.errors import UserError
-from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.types import Finish, State
 
 REWARDS = torch.rand(len(SEQUENCES), 2, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
@@ -38,25 +38,16 @@ def test_a_truncated_episode_goes_on_with_the_value_after_its_last_token(gae):
     assert torch.allclose(prepared.value_targets[:, 1:], torch.stack([first, last], dim=1) + VALUES[:, 1:])
 
 
-class OneToken(ChatPolicy):
-    """Ends its action after one token, and by a stop condition unless the budget is used up."""
-
-    def stop_ids(self, written):
-        return frozenset(range(self.model.vocabulary_size))
-
-    def tool_output(self, written):
-        return None
-
-
-@pytest.mark.parametrize("kind", [OneToken, ChatPolicy])
-def test_a_step_limit_reaches_the_batch_and_a_token_budget_does_not(kind):
+@pytest.mark.parametrize("final", [False, True])
+def test_a_truncated_episode_is_bootstrapped_unless_its_outcome_was_rewarded(final):
     class Endless(Env):
         """Two turns and then no more; even problems end by themselves."""
 
         def respond(self, state: State, text: str, finish: Finish) -> Response:
             over = state.turn == 2
             natural = int(state.problem.id) % 2 == 0
-            return Response(0.0, reply="on", terminated=over and natural, truncated=over and not natural)
+            info = {"final": True} if over and final else {}
+            return Response(0.0, reply="on", terminated=over and natural, truncated=over and not natural, info=info)
 
     algorithm = PPO(chat(), Endless(TRAIN), PPOConfig.from_settings(SMALL), None, Remembering())
     seen, prepare = [], algorithm.prepare
@@ -65,9 +56,18 @@ def test_a_step_limit_reaches_the_batch_and_a_token_budget_does_not(kind):
     algorithm.iteration = 0
     problems = [TRAIN[index] for index in algorithm.next_problems()]
     odd = [int(problem.id) % 2 == 1 for problem in problems for _ in range(4)]
-    finishes = {episode.steps[-1].action.finish for episode in algorithm.buffer.episodes}
-    assert "length" not in finishes if kind is OneToken else finishes == {"length"}
-    assert seen[0].truncated.tolist() == (odd if kind is OneToken else [False] * len(odd))
+    assert [episode.steps[-1].truncated for episode in algorithm.buffer.of_iteration(0)] == odd
+    assert seen[0].truncated.tolist() == ([False] * len(odd) if final else odd)
+
+
+def test_a_maths_answer_that_ran_out_of_tokens_is_truncated_and_not_bootstrapped():
+    algorithm = PPO(chat(), ArithmeticEnv(), PPOConfig.from_settings(SMALL), None, Remembering())
+    seen, prepare = [], algorithm.prepare
+    algorithm.prepare = lambda batch: seen.append(batch) or prepare(batch)
+    algorithm.train()
+    last = [episode.steps[-1] for episode in algorithm.buffer.of_iteration(0)]
+    assert sum(step.truncated and step.action.finish == "length" for step in last) > len(last) / 2
+    assert not bool(seen[0].truncated.any())
 
 
 def steps_of(**given) -> tuple[PPO, list]:

@@ -174,7 +174,7 @@ def test_rows_without_an_answer_to_grade_by_need_a_reward(tmp_path):
     assert env.instruction == ""
     assert [problem.answer for problem in env.problems] == ["", "A long text.\nOf two lines.", "5", "", ""]
     env.reset(options={"index": 0})
-    assert env.step("Ode")[1:] == (2.25, True, False, {}), "there is no answer to be right about"
+    assert env.step("Ode")[1:] == (2.25, True, False, {"final": True}), "there is no answer to be right about"
     env.reset(options={"index": 4})
     assert env.step("a")[1] == 2.25
 

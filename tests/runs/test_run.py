@@ -75,7 +75,8 @@ def length(problem: lmgym.Problem, answer: str) -> float:
 def build(folder: Path, model: Path, lora: bool = False, kind: Any = GRPO, max_tokens: int = 4, **settings) -> GRPO:
     """An algorithm with a KL penalty, as a script builds it whether or not it goes on with a run."""
     settings = {"iterations": 2, "kl_coeff": 0.1, "learning_rate": 1e-2, "filter_groups": False, **settings}
-    config = kind.Config(problems_per_iteration=2, group_size=3, save_every=1, eval_problems=0, **settings)
+    settings |= {"problems_per_iteration": 2, "group_size": 3, "save_every": 1, "eval_problems": 0}
+    config = kind.Config.from_settings(settings)
     rank = LoraSettings(rank=4, alpha=8) if lora else None
     policy = ChatPolicy(load_model(str(model), dtype="float32", lora=rank), max_tokens=max_tokens)
     algorithm: GRPO = kind(policy, lmgym.make("arithmetic", reward=length), config, run=Run(folder))
@@ -131,7 +132,7 @@ class Other(GRPO):
     [
         ({"max_tokens": 5}, "--max_tokens 5 cannot be given on resume"),
         ({"seed": 1}, "--seed 1 cannot be given on resume"),
-        ({"lora": True}, "--lora True cannot be given on resume"),
+        ({"lora": True}, "--lora_rank 4 cannot be given on resume"),
         ({"kind": Other}, f"--algorithm {__name__}:Other cannot be given on resume"),
         ({"model": "checkpoint"}, "000002 cannot be given on resume: the model of"),
     ],
@@ -160,8 +161,19 @@ def test_a_run_from_the_command_line_is_resumed_from_python(tmp_path, model_fold
     flags = (
         "--env arithmetic --policy chat --shots 0 --max_tokens 4 --eval_problems 0 --save_every 1 --system_prompt chat"
     )
-    settings = "--iterations 1 --problems_per_iteration 2 --group_size 3 --name run"
-    main(["train", "grpo", "--model", str(model_folder), "--out", str(tmp_path), *flags.split(), *settings.split()])
+    settings = "--iterations 1 --problems_per_iteration 2 --group_size 3"
+    main(
+        [
+            "train",
+            "grpo",
+            "--model",
+            str(model_folder),
+            "--out",
+            str(tmp_path / "run"),
+            *flags.split(),
+            *settings.split(),
+        ]
+    )
     folder, env = tmp_path / "run", lmgym.make("arithmetic")
     policy = ChatPolicy(load_model(str(model_folder)), (), load_system_prompt("chat"), 4, calculator=True)
     config = GRPOConfig(iterations=2, problems_per_iteration=2, group_size=3, eval_problems=0, save_every=1)
@@ -169,7 +181,7 @@ def test_a_run_from_the_command_line_is_resumed_from_python(tmp_path, model_fold
     resumed.run.resume(resumed)
     resumed.train()
     saved = json.loads((folder / "config.json").read_text())
-    assert (saved["iterations"], saved["out"], saved["name"]) == (2, str(tmp_path), "run")
+    assert (saved["iterations"], saved["out"]) == (2, str(tmp_path / "run"))
     assert saved["system_prompt"] == "chat"
     assert saved["changed_on_resume"][0]["iterations"] == [1, 2]
 
