@@ -6,15 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from lmgym.advantages import batch_baseline, discounted_returns, group_baseline
 from lmgym.algorithms.config import RLConfig
+from lmgym.algorithms.greedy_baseline import check_greedy_baseline, greedy_returns
 from lmgym.algorithms.parts import KL, AdvantageNorm, EntropyBonus, GroupFilter, TruncatedImportanceSampling
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.errors import UserError
-from lmgym.evaluation.evaluation import play
 from lmgym.learning.batch import Batch
 from lmgym.losses import AVERAGES, Averaging, policy_gradient
 from lmgym.models.token_scorer import Scores
@@ -45,7 +44,13 @@ class ReinforceConfig(RLConfig):
     def check(self) -> None:
         """Also refuses a baseline that would leave nothing to learn."""
         super().check()
-        check_baseline(self, self.baseline)
+        if self.baseline == "group" and self.group_size == 1:
+            raise UserError(
+                "an episode that is alone in its group has no advantage over it: use --baseline batch with "
+                "--group_size 1."
+            )
+        if self.baseline == "greedy":
+            check_greedy_baseline(self)
         if self.discount > 1:
             raise UserError(f"--discount is {self.discount}: it must be from 0 to 1.")
 
@@ -76,26 +81,6 @@ class Reinforce(RLAlgorithm):
         values = weights * policy_gradient(scores.logprobs, batch.advantages)
         values = values + config.kl.penalty(scores, batch, config.importance.tis_cap) + config.entropy.penalty(scores)
         return AVERAGES[config.averaging](values, batch)
-
-
-def check_baseline(config: RLConfig, baseline: Baseline) -> None:
-    """Refuses a baseline that equals the return itself, or that belongs to other problems."""
-    if baseline == "group" and config.group_size == 1:
-        raise UserError(
-            "an episode that is alone in its group has no advantage over it: use --baseline batch with --group_size 1."
-        )
-    if baseline == "greedy" and (config.replay_episodes or config.curriculum):
-        raise UserError("a greedy baseline goes with neither --replay_episodes nor --curriculum.")
-
-
-def greedy_returns(algorithm: RLAlgorithm, discount: float) -> Tensor:
-    """[problems] discounted returns of one greedy episode of each problem of this iteration; their tokens count too."""
-    problems, seed = algorithm.next_problems(), algorithm.next_seed()
-    episodes = play(algorithm.policy, algorithm.envs.env, problems, temperature=0.0, seed=seed)
-    algorithm.policy.release_cache()
-    algorithm.state["tokens"] = algorithm.state.get("tokens", 0.0) + sum(episode.length for episode in episodes)
-    rewards = [torch.tensor(episode.rewards) for episode in episodes]
-    return discounted_returns(torch.nn.utils.rnn.pad_sequence(rewards, batch_first=True), discount)[:, 0]
 
 
 BASELINES: dict[Baseline, Callable[[Reinforce, Tensor, Batch], Tensor | float]] = {

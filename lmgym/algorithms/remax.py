@@ -8,8 +8,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from lmgym.algorithms.config import RLConfig
+from lmgym.algorithms.greedy_baseline import check_greedy_baseline, greedy_returns
 from lmgym.algorithms.parts import KLPenalty, TruncatedImportanceSampling
-from lmgym.algorithms.reinforce import check_baseline, greedy_returns
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.learning.batch import Batch
 from lmgym.losses import per_token, policy_gradient
@@ -34,7 +34,7 @@ class ReMaxConfig(RLConfig):
     def check(self) -> None:
         """Also refuses episodes of problems that have no greedy episode in this iteration."""
         super().check()
-        check_baseline(self, "greedy")
+        check_greedy_baseline(self)
 
 
 class ReMax(RLAlgorithm):
@@ -47,7 +47,7 @@ class ReMax(RLAlgorithm):
 
     def prepare(self, batch: Batch) -> Batch:
         """Samples the greedy episodes."""
-        self.greedy_returns = greedy_returns(self, discount=1.0)
+        self.greedy_returns = greedy_returns(self)
         return batch
 
     def advantages(self, batch: Batch) -> Tensor:

@@ -245,14 +245,14 @@ class RLAlgorithm(ABC):
         """The seed of this iteration's episodes: all randomness is a function of the run's seed and the iteration."""
         return int(np.random.SeedSequence([self.config.seed, self.iteration]).generate_state(1)[0])
 
-    @final
     @property
+    @final
     def name(self) -> str | None:
         """The name by which `lmgym train` finds this algorithm; None for a class that cannot be imported."""
         return name_of(type(self))
 
-    @final
     @property
+    @final
     def kl_coeff(self) -> float:
         """The coefficient of the KL penalty now; --kl_target adapts it."""
         kl = self.config.part(KLPenalty)

@@ -1,0 +1,28 @@
+"""The greedy baseline: what one greedy episode of each problem of the iteration returns."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lmgym.advantages import discounted_returns
+from lmgym.algorithms.config import RLConfig
+from lmgym.algorithms.rl_algorithm import RLAlgorithm
+from lmgym.errors import UserError
+from lmgym.evaluation.evaluation import play
+
+
+def greedy_returns(algorithm: RLAlgorithm, discount: float = 1.0) -> Tensor:
+    """[problems] discounted returns of the greedy episodes; their tokens count as generated."""
+    problems, seed = algorithm.next_problems(), algorithm.next_seed()
+    episodes = play(algorithm.policy, algorithm.envs.env, problems, temperature=0.0, seed=seed)
+    algorithm.policy.release_cache()
+    algorithm.state["tokens"] = algorithm.state.get("tokens", 0.0) + sum(episode.length for episode in episodes)
+    rewards = [torch.tensor(episode.rewards) for episode in episodes]
+    return discounted_returns(torch.nn.utils.rnn.pad_sequence(rewards, batch_first=True), discount)[:, 0]
+
+
+def check_greedy_baseline(config: RLConfig) -> None:
+    """Refuses episodes of problems that have no greedy episode in this iteration."""
+    if config.replay_episodes or config.curriculum:
+        raise UserError("a greedy baseline goes with neither --replay_episodes nor --curriculum.")
