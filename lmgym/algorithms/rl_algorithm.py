@@ -81,7 +81,7 @@ class RLAlgorithm(ABC):
             policy.model.recompute_activations()
         self.policy = policy
         self.actor: Policy = policy
-        """Who samples the episodes: the policy itself, unless the algorithm learns from an expert or a teacher."""
+        """The policy that samples the episodes: the one that learns, or an expert, a teacher, the reference."""
         self.envs = VectorEnv(env)
         self.run = run or Run()
         settings = config.learner_settings(policy.distribution, self.compares_episodes)
@@ -93,11 +93,11 @@ class RLAlgorithm(ABC):
         """Other learners that take a step on the same minibatch, such as a critic with a network of its own."""
         self.reference: Reference | None = None
         self.auxiliary_state: dict[str, AuxiliaryState] = {}
-        """What a checkpoint keeps besides the policy, by name: a reference, a critic."""
+        """Weights besides the policy's that a checkpoint keeps, by name: a reference, a critic."""
         self.state: dict[str, float] = {}
         """Numbers that outlast an iteration, such as a running mean; a checkpoint keeps them."""
         self.recorded: dict[str, float] = {}
-        """Metrics of an author's own: any method may add some, and the iteration reports them."""
+        """Metrics of your own: any method may add some; they are reported with the iteration."""
         self.iteration = 0
         episodes = config.problems_per_iteration * config.group_size * config.resample_rounds
         self.buffer = Buffer(max(BUFFER_CAPACITY, episodes), self.run.episodes_path)
@@ -190,7 +190,9 @@ class RLAlgorithm(ABC):
             raise UserError("there are no episodes to learn from: --load_episodes reads a file of them.")
         self.trained_problems.add(episode.problem for episode in episodes)
 
-        batch = self.prepare(self._with_reference(self._make_batch([*fresh, *replayed])))
+        batch = self._make_batch([*fresh, *replayed])
+        batch = self._with_reference(batch)
+        batch = self.prepare(batch)
         batch = batch.with_(advantages=self.advantages(batch))
         selected = self.select_for_update(batch)
         had_signal, self._had_signal = self._had_signal, has_signal(batch, config) or self.learns_from_reference
