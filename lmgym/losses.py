@@ -28,6 +28,11 @@ def importance_weights(logprobs: Tensor, behaviour: Tensor, cap: float) -> Tenso
     return (logprobs.detach() - behaviour).exp().clamp(max=cap)
 
 
+def weighted_policy_gradient(logprobs: Tensor, batch: Batch, tis_cap: float) -> Tensor:
+    """REINFORCE with truncated importance weights π / π_sampler; with a cap of 0, REINFORCE itself."""
+    return importance_weights(logprobs, batch.logprobs, tis_cap) * policy_gradient(logprobs, batch.advantages)
+
+
 def old_logprobs(logprobs: Tensor, batch: Batch) -> Tensor:
     """The denominator of PPO's ratios; for on-policy episodes the learner's own log-probs, so that ratios begin at 1.
 
@@ -54,6 +59,13 @@ def clipped(ratios: Tensor, advantages: Tensor, low: float, high: float) -> Tens
     Schulman et al., 2017, https://arxiv.org/abs/1707.06347; a larger `high` is DAPO's clip-higher.
     """
     return -torch.minimum(ratios * advantages, ratios.clamp(1 - low, 1 + high) * advantages)
+
+
+def clipped_surrogate(logprobs: Tensor, batch: Batch, low: float, high: float, tis_cap: float) -> Tensor:
+    """PPO's clipped surrogate of each token, with truncated importance weights π_old / π_sampler."""
+    old = old_logprobs(logprobs, batch)
+    values = clipped(token_ratios(logprobs, old), batch.advantages, low, high)
+    return importance_weights(old, batch.logprobs, tis_cap) * values
 
 
 def soft_gated(ratios: Tensor, advantages: Tensor, positive: float, negative: float) -> Tensor:

@@ -12,7 +12,7 @@ from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.parts import KL, AdvantageNorm, EntropyBonus, GroupFilter, TruncatedImportanceSampling
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.learning.batch import Batch
-from lmgym.losses import per_token, policy_gradient
+from lmgym.losses import per_token, weighted_policy_gradient
 from lmgym.models.token_scorer import Scores
 
 
@@ -28,10 +28,6 @@ class CISPOConfig(RLConfig):
     entropy: EntropyBonus = EntropyBonus()
     group_filter: GroupFilter = GroupFilter()
 
-    def corrects_stale_episodes(self) -> bool:
-        """By importance weights."""
-        return bool(self.importance.tis_cap)
-
 
 class CISPO(RLAlgorithm):
     """Bounds a token's weight where PPO drops its gradient (https://arxiv.org/abs/2506.13585). Average: per token."""
@@ -46,7 +42,7 @@ class CISPO(RLAlgorithm):
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         """The importance-weighted policy gradient."""
-        config, weights = self.config, self.config.importance.weights(scores.logprobs, batch)
-        values = weights * policy_gradient(scores.logprobs, batch.advantages)
-        values = values + config.kl.penalty(scores, batch, config.importance.tis_cap) + config.entropy.penalty(scores)
+        config, cap = self.config, self.config.importance.tis_cap
+        values = weighted_policy_gradient(scores.logprobs, batch, cap)
+        values = values + config.kl.penalty(scores, batch, cap) + config.entropy.penalty(scores)
         return per_token(values, batch)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
-from lmgym.algorithms.parts import GroupFilter, KLPenalty
+from lmgym.algorithms.parts import GroupFilter, KLPenalty, TruncatedImportanceSampling
 from lmgym.errors import UserError
 from lmgym.learning.learner import LearnerSettings
 from lmgym.models.distribution import Distribution
@@ -22,6 +22,9 @@ class RLConfig:
 
     compares_groups: ClassVar[bool] = False
     """Whether an advantage compares an episode with the others of its group, so that a group needs at least two."""
+
+    uses_ratios: ClassVar[bool] = False
+    """Whether the loss has ratios π / π_old, which correct for stale episodes."""
 
     iterations: int = 7
     """Iterations of collecting episodes and updating the policy."""
@@ -120,8 +123,10 @@ class RLConfig:
         return 1 if group_filter is None else group_filter.max_resample_rounds
 
     def corrects_stale_episodes(self) -> bool:
-        """Whether the loss accounts for episodes that an older policy sampled."""
-        return True
+        """Whether the loss accounts for episodes that an older policy sampled: by ratios, by importance weights, or
+        because it is not a policy gradient and lists no importance correction."""
+        importance = self.part(TruncatedImportanceSampling)
+        return self.uses_ratios or importance is None or bool(importance.tis_cap)
 
     def check(self) -> None:
         """Refuses settings that cannot work, in one sentence."""

@@ -13,7 +13,7 @@ from lmgym.algorithms.parts import KL, AdvantageNorm, EntropyBonus, GroupFilter,
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
-from lmgym.losses import clipped, old_logprobs, per_token, token_ratios
+from lmgym.losses import clipped_surrogate, per_token
 from lmgym.models.token_scorer import Scores
 
 
@@ -22,6 +22,7 @@ class DAPOConfig(RLConfig):
     """DAPO: clip-higher, token-level loss, dynamic sampling and overlong reward shaping."""
 
     compares_groups: ClassVar[bool] = True
+    uses_ratios: ClassVar[bool] = True
 
     clip_low: float = 0.2
     """Lower PPO clip: ratios below 1 − clip_low get no gradient."""
@@ -61,9 +62,7 @@ class DAPO(RLAlgorithm):
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         """PPO's clipped surrogate, token by token."""
-        config, old = self.config, old_logprobs(scores.logprobs, batch)
-        ratios = token_ratios(scores.logprobs, old)
-        values = clipped(ratios, batch.advantages, config.clip_low, config.clip_high)
-        values = config.importance.weights(old, batch) * values
-        values = values + config.kl.penalty(scores, batch, config.importance.tis_cap) + config.entropy.penalty(scores)
+        config, cap = self.config, self.config.importance.tis_cap
+        values = clipped_surrogate(scores.logprobs, batch, config.clip_low, config.clip_high, cap)
+        values = values + config.kl.penalty(scores, batch, cap) + config.entropy.penalty(scores)
         return per_token(values, batch)

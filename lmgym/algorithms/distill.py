@@ -14,7 +14,7 @@ from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
 from lmgym.learning.reference import check_tokenizer
-from lmgym.losses import per_token, policy_gradient
+from lmgym.losses import per_token, policy_gradient, weighted_policy_gradient
 from lmgym.models.token_scorer import Scores
 from lmgym.policies.llm_policy import LLMPolicy
 
@@ -34,8 +34,8 @@ class DistillConfig(RLConfig):
     importance: TruncatedImportanceSampling = TruncatedImportanceSampling(0.0)
 
     def corrects_stale_episodes(self) -> bool:
-        """By importance weights; the teacher's samples need no correction."""
-        return self.samples == "teacher" or bool(self.importance.tis_cap)
+        """The teacher's samples need no correction."""
+        return self.samples == "teacher" or super().corrects_stale_episodes()
 
     def check(self) -> None:
         """Also refuses what would leave nothing to learn, or overwrite the teacher."""
@@ -83,9 +83,8 @@ class Distill(RLAlgorithm):
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         """The KL to the teacher and the policy gradient of the reward; on the teacher's samples their likelihood."""
-        config = self.config
-        values = policy_gradient(scores.logprobs, batch.advantages)
-        if config.samples == "student":
-            values = config.importance.weights(scores.logprobs, batch) * values
-            values = values + config.kl.penalty(scores, batch, config.importance.tis_cap)
-        return per_token(values, batch)
+        if self.config.samples == "teacher":
+            return per_token(policy_gradient(scores.logprobs, batch.advantages), batch)
+        cap = self.config.importance.tis_cap
+        values = weighted_policy_gradient(scores.logprobs, batch, cap)
+        return per_token(values + self.config.kl.penalty(scores, batch, cap), batch)

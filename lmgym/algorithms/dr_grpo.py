@@ -12,7 +12,7 @@ from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.parts import KL, EntropyBonus, GroupFilter, TruncatedImportanceSampling
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.learning.batch import Batch
-from lmgym.losses import clipped, old_logprobs, per_constant, token_ratios
+from lmgym.losses import clipped_surrogate, per_constant
 from lmgym.models.token_scorer import Scores
 
 
@@ -21,6 +21,7 @@ class DrGRPOConfig(RLConfig):
     """Dr. GRPO: no division by the group's deviation, and none by the episode's length."""
 
     compares_groups: ClassVar[bool] = True
+    uses_ratios: ClassVar[bool] = True
 
     clip_low: float = 0.2
     """Lower PPO clip: ratios below 1 − clip_low get no gradient."""
@@ -45,9 +46,7 @@ class DrGRPO(RLAlgorithm):
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         """PPO's clipped surrogate, token by token."""
-        config, old = self.config, old_logprobs(scores.logprobs, batch)
-        ratios = token_ratios(scores.logprobs, old)
-        values = clipped(ratios, batch.advantages, config.clip_low, config.clip_high)
-        values = config.importance.weights(old, batch) * values
-        values = values + config.kl.penalty(scores, batch, config.importance.tis_cap) + config.entropy.penalty(scores)
+        config, cap = self.config, self.config.importance.tis_cap
+        values = clipped_surrogate(scores.logprobs, batch, config.clip_low, config.clip_high, cap)
+        values = values + config.kl.penalty(scores, batch, cap) + config.entropy.penalty(scores)
         return per_constant(values, batch)

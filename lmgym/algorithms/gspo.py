@@ -21,6 +21,7 @@ class GSPOConfig(RLConfig):
     """GSPO: the geometric mean of an episode's ratios moves little, so its clip range is narrow."""
 
     compares_groups: ClassVar[bool] = True
+    uses_ratios: ClassVar[bool] = True
 
     clip_low: float = 3e-4
     """Lower clip of the sequence ratio: below 1 − clip_low an episode gets no gradient."""

@@ -17,7 +17,7 @@ from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
 from lmgym.learning.critic import Critic, make_value_head
 from lmgym.learning.learner import Learner
-from lmgym.losses import clipped, clipped_value_error, old_logprobs, per_token, token_ratios
+from lmgym.losses import clipped_surrogate, clipped_value_error, per_token
 from lmgym.models.token_scorer import Scores
 from lmgym.policies.llm_policy import LLMPolicy
 
@@ -25,6 +25,8 @@ from lmgym.policies.llm_policy import LLMPolicy
 @dataclass
 class PPOConfig(RLConfig):
     """PPO with a critic that is a value head on the policy or a model of its own."""
+
+    uses_ratios: ClassVar[bool] = True
 
     updates_per_iteration: int = 2
     """Epochs over the batch per iteration."""
@@ -115,10 +117,9 @@ class PPO(RLAlgorithm):
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         """The clipped surrogate and, where the critic is a head on the policy, the value loss."""
-        config, old = self.config, old_logprobs(scores.logprobs, batch)
-        ratios = token_ratios(scores.logprobs, old)
-        values = config.importance.weights(old, batch) * clipped(ratios, batch.advantages, config.clip, config.clip)
-        values = values + config.kl.penalty(scores, batch, config.importance.tis_cap) + config.entropy.penalty(scores)
+        config, cap = self.config, self.config.importance.tis_cap
+        values = clipped_surrogate(scores.logprobs, batch, config.clip, config.clip, cap)
+        values = values + config.kl.penalty(scores, batch, cap) + config.entropy.penalty(scores)
         loss = per_token(values, batch)
         return loss + config.value_coeff * self.value_loss(scores, batch) if config.uses_value_head else loss
 

@@ -15,7 +15,7 @@ from lmgym.algorithms.parts import KL, AdvantageNorm, EntropyBonus, GroupFilter,
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
-from lmgym.losses import AVERAGES, Averaging, policy_gradient
+from lmgym.losses import AVERAGES, Averaging, weighted_policy_gradient
 from lmgym.models.token_scorer import Scores
 
 Baseline = Literal["group", "batch", "running", "greedy", "none"]
@@ -36,10 +36,6 @@ class ReinforceConfig(RLConfig):
     kl: KL = KL(0.0)
     entropy: EntropyBonus = EntropyBonus()
     group_filter: GroupFilter = GroupFilter()
-
-    def corrects_stale_episodes(self) -> bool:
-        """By importance weights."""
-        return bool(self.importance.tis_cap)
 
     def check(self) -> None:
         """Also refuses a baseline that would leave nothing to learn."""
@@ -77,9 +73,9 @@ class Reinforce(RLAlgorithm):
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         """The importance-weighted policy gradient, the KL and the entropy bonus."""
-        config, weights = self.config, self.config.importance.weights(scores.logprobs, batch)
-        values = weights * policy_gradient(scores.logprobs, batch.advantages)
-        values = values + config.kl.penalty(scores, batch, config.importance.tis_cap) + config.entropy.penalty(scores)
+        config, cap = self.config, self.config.importance.tis_cap
+        values = weighted_policy_gradient(scores.logprobs, batch, cap)
+        values = values + config.kl.penalty(scores, batch, cap) + config.entropy.penalty(scores)
         return AVERAGES[config.averaging](values, batch)
 
 

@@ -13,13 +13,15 @@ from lmgym.algorithms.parts import KL, AdvantageNorm, EntropyBonus, TruncatedImp
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
-from lmgym.losses import clipped, old_logprobs, per_token, token_ratios
+from lmgym.losses import clipped_surrogate, per_token
 from lmgym.models.token_scorer import Scores
 
 
 @dataclass
 class ReinforcePPConfig(RLConfig):
     """REINFORCE++; with --baseline group and --kl_place loss it is REINFORCE++-baseline."""
+
+    uses_ratios: ClassVar[bool] = True
 
     discount: float = 1.0
     """Discount factor γ per step of the environment."""
@@ -56,8 +58,7 @@ class ReinforcePP(RLAlgorithm):
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         """PPO's clipped surrogate, token by token."""
-        config, old = self.config, old_logprobs(scores.logprobs, batch)
-        ratios = token_ratios(scores.logprobs, old)
-        values = config.importance.weights(old, batch) * clipped(ratios, batch.advantages, config.clip, config.clip)
-        values = values + config.kl.penalty(scores, batch, config.importance.tis_cap) + config.entropy.penalty(scores)
+        config, cap = self.config, self.config.importance.tis_cap
+        values = clipped_surrogate(scores.logprobs, batch, config.clip, config.clip, cap)
+        values = values + config.kl.penalty(scores, batch, cap) + config.entropy.penalty(scores)
         return per_token(values, batch)

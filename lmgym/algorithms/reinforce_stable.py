@@ -13,7 +13,7 @@ from lmgym.algorithms.parts import KLPenalty, TruncatedImportanceSampling
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
-from lmgym.losses import per_token, policy_gradient
+from lmgym.losses import per_token, weighted_policy_gradient
 from lmgym.models.token_scorer import Scores
 
 
@@ -25,10 +25,6 @@ class ReinforceStableConfig(RLConfig):
     """Mean return of the group or of the whole batch, subtracted from each return."""
     kl: KLPenalty = KLPenalty(kl_coeff=0.01)
     importance: TruncatedImportanceSampling = TruncatedImportanceSampling(tis_cap=2.0)
-
-    def corrects_stale_episodes(self) -> bool:
-        """By importance weights."""
-        return bool(self.importance.tis_cap)
 
     def check(self) -> None:
         """Also refuses groups of one episode, whose mean is the return itself."""
@@ -55,7 +51,6 @@ class ReinforceStable(RLAlgorithm):
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         """The importance-weighted policy gradient and the KL penalty."""
-        config = self.config
-        weights = config.importance.weights(scores.logprobs, batch)
-        values = weights * policy_gradient(scores.logprobs, batch.advantages)
-        return per_token(values + config.kl.penalty(scores, batch, config.importance.tis_cap), batch)
+        config, cap = self.config, self.config.importance.tis_cap
+        values = weighted_policy_gradient(scores.logprobs, batch, cap)
+        return per_token(values + config.kl.penalty(scores, batch, cap), batch)

@@ -12,7 +12,7 @@ from lmgym.algorithms.greedy_baseline import check_greedy_baseline, greedy_retur
 from lmgym.algorithms.parts import KLPenalty, TruncatedImportanceSampling
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.learning.batch import Batch
-from lmgym.losses import per_token, policy_gradient
+from lmgym.losses import per_token, weighted_policy_gradient
 from lmgym.models.token_scorer import Scores
 
 
@@ -26,10 +26,6 @@ class ReMaxConfig(RLConfig):
     """Episodes sampled per problem."""
     kl: KLPenalty = KLPenalty(0.0)
     importance: TruncatedImportanceSampling = TruncatedImportanceSampling(0.0)
-
-    def corrects_stale_episodes(self) -> bool:
-        """By importance weights."""
-        return bool(self.importance.tis_cap)
 
     def check(self) -> None:
         """Also refuses episodes of problems that have no greedy episode in this iteration."""
@@ -56,7 +52,6 @@ class ReMax(RLAlgorithm):
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         """The importance-weighted policy gradient and the KL penalty."""
-        config = self.config
-        weights = config.importance.weights(scores.logprobs, batch)
-        values = weights * policy_gradient(scores.logprobs, batch.advantages)
-        return per_token(values + config.kl.penalty(scores, batch, config.importance.tis_cap), batch)
+        config, cap = self.config, self.config.importance.tis_cap
+        values = weighted_policy_gradient(scores.logprobs, batch, cap)
+        return per_token(values + config.kl.penalty(scores, batch, cap), batch)

@@ -12,7 +12,7 @@ from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.parts import KL, EntropyBonus, GroupFilter, TruncatedImportanceSampling
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.learning.batch import Batch
-from lmgym.losses import per_constant, policy_gradient
+from lmgym.losses import per_constant, weighted_policy_gradient
 from lmgym.models.token_scorer import Scores
 
 
@@ -26,10 +26,6 @@ class RLOOConfig(RLConfig):
     kl: KL = KL(0.0)
     entropy: EntropyBonus = EntropyBonus()
     group_filter: GroupFilter = GroupFilter()
-
-    def corrects_stale_episodes(self) -> bool:
-        """By importance weights."""
-        return bool(self.importance.tis_cap)
 
 
 class RLOO(RLAlgorithm):
@@ -45,7 +41,7 @@ class RLOO(RLAlgorithm):
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         """The importance-weighted policy gradient, the KL and the entropy bonus."""
-        config, weights = self.config, self.config.importance.weights(scores.logprobs, batch)
-        values = weights * policy_gradient(scores.logprobs, batch.advantages)
-        values = values + config.kl.penalty(scores, batch, config.importance.tis_cap) + config.entropy.penalty(scores)
+        config, cap = self.config, self.config.importance.tis_cap
+        values = weighted_policy_gradient(scores.logprobs, batch, cap)
+        values = values + config.kl.penalty(scores, batch, cap) + config.entropy.penalty(scores)
         return per_constant(values, batch)
