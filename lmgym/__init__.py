@@ -25,4 +25,4 @@ __all__ = [
     "registrations",
 ]
 
-limit_spinning()  # nothing above imports torch, and whatever does comes after this
+limit_spinning()  # it must run before torch is imported; nothing above imports it

@@ -8,7 +8,7 @@ from torch import Tensor
 from lmgym.losses import KLEstimator, kl_estimate
 
 EPS = 1e-6
-"""An advantage below this is rounding."""
+"""An advantage below this counts as 0: it is rounding error."""
 
 
 def discounted_returns(rewards: Tensor, discount: float) -> Tensor:
@@ -27,7 +27,7 @@ def undiscounted_returns(rewards: Tensor) -> Tensor:
 
 
 def group_baseline(returns: Tensor, step_count: Tensor, group: Tensor) -> Tensor:
-    """The group's mean return from the same step on; an episode already over counts with its last step.
+    """The group's mean return from the same step on; an episode that has already ended counts with its last step.
 
     With one reward at the end and no discount this is the group mean of GRPO without its division by the standard
     deviation (Liu et al., 2025, https://arxiv.org/abs/2503.20783).
@@ -47,7 +47,7 @@ def token_returns(values: Tensor, step_index: Tensor, discount: float) -> Tensor
     """For each token the sum of `values` [episodes, length] at later tokens, discounted once per step in between."""
     following = torch.zeros_like(values[:, 0])
     later = torch.zeros_like(values)
-    reached = step_index.cummax(dim=1).values  # a reply, at -1, stands in the step before it
+    reached = step_index.cummax(dim=1).values  # reply tokens (-1) belong to the step before them
     for token in reversed(range(values.shape[1])):
         later[:, token] = following
         step = reached[:, token]
@@ -64,40 +64,40 @@ def group_mean(returns: Tensor, group: Tensor) -> Tensor:
 
 
 def over_group(returns: Tensor, group: Tensor) -> Tensor:
-    """Returns over their group's mean: GRPO before its division (Shao et al., 2024, https://arxiv.org/abs/2402.03300)."""
+    """Returns minus their group's mean: GRPO before its division (Shao et al., 2024, https://arxiv.org/abs/2402.03300)."""
     return returns - group_mean(returns, group)
 
 
 def leave_one_out(returns: Tensor, group: Tensor) -> Tensor:
-    """Returns over the mean of the *others* of the group: unbiased (Kool et al., 2019; Ahmadian et al., 2024)."""
+    """Returns minus the mean of the *others* in the group: unbiased (Kool et al., 2019; Ahmadian et al., 2024)."""
     sums, sizes = _group_sums(returns, group)
     others = (sums[group] - returns) / (sizes[group] - 1).clamp(min=1)
     return torch.where(sizes[group] > 1, returns - others, 0.0)
 
 
 def over_success_rate(returns: Tensor, group: Tensor) -> Tensor:
-    """(r − r̄) / r̄, and 0 where nobody succeeded: harder problems weigh more.
+    """(r − r̄) / r̄ with the group mean r̄, and 0 where r̄ is 0: harder problems get more weight.
 
-    For rewards of 0 or 1 the expected update of a group of N is that of Σ pass@k / k for k < N, the beginning of the
-    series of log p (MaxRL; Tajwar et al., 2026, https://arxiv.org/abs/2602.02710).
+    For rewards of 0 or 1 the expected update of a group of N is that of Σ pass@k / k for k < N, the first terms
+    of the series of log p (MaxRL; Tajwar et al., 2026, https://arxiv.org/abs/2602.02710).
     """
     mean = group_mean(returns, group)
     return torch.where(mean > 0, (returns - mean) / mean.clamp(min=1e-6), 0.0)
 
 
 def best_of_group(returns: Tensor, group: Tensor, keep: int, seed: Tensor) -> Tensor:
-    """1 for the `keep` best episodes of each group that earned anything, 0 for the others; of equals the lower seed."""
+    """1 for the `keep` best episodes of each group with a positive return, else 0; ties go to the lower seed."""
     return ((_rank_in_group(returns, group, seed) < keep) & (returns > 0)).to(returns.dtype)
 
 
 def best_against_worst(returns: Tensor, group: Tensor, seed: Tensor) -> Tensor:
     """+1 for the best and −1 for the worst episode of each group whose returns differ, 0 for all others."""
     best, worst = (_rank_in_group(each, group, seed) == 0 for each in (returns, -returns))
-    return best.to(returns.dtype) - worst.to(returns.dtype)  # of equals both are the same episode
+    return best.to(returns.dtype) - worst.to(returns.dtype)  # 0 if all returns are equal: both are the same
 
 
 def _rank_in_group(returns: Tensor, group: Tensor, seed: Tensor) -> Tensor:
-    """How many of an episode's group come before it: by return, then by seed, never by what it says."""
+    """How many episodes of its group rank before each one: by return, then by seed, never by content."""
     equal = returns == returns[:, None]
     before = (returns > returns[:, None]) | (equal & (seed < seed[:, None]))
     same = equal & (seed == seed[:, None])
@@ -148,25 +148,25 @@ def kl_to_go(
 def generalised_advantages(
     rewards: Tensor, values: Tensor, last_values: Tensor, valid: Tensor, discount: float, gae_lambda: float
 ) -> Tensor:
-    """GAE [episodes, places] over those places that are `valid` (Schulman et al., 2016, https://arxiv.org/abs/1506.02438).
+    """GAE [episodes, positions] over the `valid` positions (Schulman et al., 2016, https://arxiv.org/abs/1506.02438).
 
-    A place is a token or a step; `last_values` [episodes] is the value after the last valid one, 0 if terminated.
+    A position is a token or a step; `last_values` [episodes] is the value after the last valid one, 0 if terminated.
     """
     advantages = torch.zeros_like(values)
     following_value = last_values
     following = torch.zeros_like(values[:, 0])
-    for place in reversed(range(values.shape[1])):
-        td_error = rewards[:, place] + discount * following_value - values[:, place]
+    for position in reversed(range(values.shape[1])):
+        td_error = rewards[:, position] + discount * following_value - values[:, position]
         advantage = td_error + discount * gae_lambda * following
-        here = valid[:, place]
-        advantages[:, place] = torch.where(here, advantage, 0.0)
+        here = valid[:, position]
+        advantages[:, position] = torch.where(here, advantage, 0.0)
         following = torch.where(here, advantage, following)
-        following_value = torch.where(here, values[:, place], following_value)
+        following_value = torch.where(here, values[:, position], following_value)
     return advantages
 
 
 def overlong_penalty(lengths: Tensor, soft: int, hard: int) -> Tensor:
-    """0 up to `soft` tokens, −1 from `hard` on, and a straight line in between (DAPO, https://arxiv.org/abs/2503.14476)."""
+    """0 up to `soft` tokens, −1 from `hard` on, and linear in between (DAPO, https://arxiv.org/abs/2503.14476)."""
     return -((lengths - soft) / max(hard - soft, 1)).clamp(0, 1)
 
 

@@ -15,31 +15,31 @@ from lmgym.errors import UserError
 from lmgym.types import Action, Episode, Problem, State, Step
 
 OLD_END_OF_TURN = "<|end|>"
-"""What stood at the end of a text, in rows of older versions, if the model had ended its turn."""
+"""The marker of an ended turn at the end of a text, in rows of older versions."""
 
 
 class Buffer:
-    """Collects steps into episodes, keeps the newest groups of them, and writes each to `path` as it ends.
+    """Collects steps into episodes, keeps the newest groups in memory, and writes each episode to `path` as it ends.
 
-    Groups are told apart by iteration and number, and go as a whole, the oldest first, when there are more than
-    `capacity` episodes; a single group may be larger than that.
+    A group is identified by its iteration and number. When there are more than `capacity` episodes, whole groups are
+    evicted, the oldest first; a single group may be larger than the capacity.
     """
 
     def __init__(self, capacity: int | None = None, path: Path | None = None) -> None:
         if capacity is not None and capacity < 1:
-            raise UserError(f"a buffer of capacity {capacity} holds nothing; give at least 1.")
+            raise UserError(f"a buffer cannot have capacity {capacity}; it must be at least 1.")
         self.capacity = capacity
         self.episodes: deque[Episode] = deque()
         self.path = path
         self._evicted: set[tuple[int, int]] = set()
-        """Groups of the newest iteration that had to go before all of their episodes were over."""
+        """Groups of the newest iteration that were evicted before all of their episodes had ended."""
         self._open: dict[int, list[Step]] = {}
 
     def __len__(self) -> int:
         return len(self.episodes)
 
     def add(self, steps: Sequence[Step], iteration: int = 0) -> None:
-        """Files each step under its episode; an episode that ends with it is kept and written to disk."""
+        """Appends each step to its episode; an episode that ends is stored and written to disk."""
         finished: list[Episode] = []
         for step in steps:
             history = self._open.setdefault(step.state.episode, [])
@@ -49,7 +49,7 @@ class Buffer:
         self.extend(finished)
 
     def extend(self, episodes: Iterable[Episode]) -> None:
-        """Keeps whole episodes."""
+        """Stores finished episodes and writes them to disk."""
         episodes = list(episodes)
         for episode in episodes:
             self._evicted = {key for key in self._evicted if key[0] >= episode.iteration}
@@ -60,29 +60,32 @@ class Buffer:
             append_episodes(self.path, episodes)
 
     def evict(self) -> None:
-        """Lets the oldest groups go until the others fit."""
+        """Removes the oldest groups until the capacity is met."""
         if self.capacity is None or len(self.episodes) <= self.capacity:
             return
         sizes = Counter(map(group_key, self.episodes))
-        kept, gone = len(self.episodes), set()
+        kept, evicted = len(self.episodes), set()
         for key in sorted(sizes)[:-1]:
             if kept > self.capacity:
                 kept -= sizes[key]
-                gone.add(key)
-        self._evicted |= gone
-        self.episodes = deque(episode for episode in self.episodes if group_key(episode) not in gone)
+                evicted.add(key)
+        self._evicted |= evicted
+        self.episodes = deque(episode for episode in self.episodes if group_key(episode) not in evicted)
 
     def drop_unfinished(self) -> None:
-        """Forgets episodes that were interrupted."""
+        """Discards episodes that were interrupted."""
         self._open = {}
 
     def of_iteration(self, iteration: int) -> list[Episode]:
-        """The episodes collected in one iteration, in the order they began, whichever ended first."""
+        """The episodes of one iteration, ordered by episode number and not by when they ended."""
         found = [episode for episode in self.episodes if episode.iteration == iteration]
         return sorted(found, key=lambda episode: episode.steps[0].state.episode)
 
     def sample(self, count: int, random: np.random.Generator, *, before: int | None = None) -> list[Episode]:
-        """Draws whole groups uniformly, without repeats, until they hold `count` episodes; `before` an iteration."""
+        """Samples whole groups uniformly, without replacement, until they hold `count` episodes.
+
+        With `before`, only groups of earlier iterations than that are sampled.
+        """
         groups: dict[tuple[int, int], list[Episode]] = {}
         for episode in self.episodes:
             if before is None or episode.iteration < before:
@@ -96,7 +99,7 @@ class Buffer:
         return drawn
 
     def sample_balanced(self, count: int, random: np.random.Generator, *, before: int | None = None) -> list[Episode]:
-        """Draws single episodes, half of them rewarded and half not, as far as there are both."""
+        """Samples single episodes, half with a positive reward and half without, as far as both exist."""
         pool = [episode for episode in self.episodes if before is None or episode.iteration < before]
         good = [episode for episode in pool if episode.reward > 0]
         bad = [episode for episode in pool if episode.reward <= 0]
@@ -106,7 +109,7 @@ class Buffer:
         return chosen + [bad[index] for index in random.permutation(len(bad))[:from_bad]]
 
     def rescore(self, reward: Callable[[Problem, str], float]) -> None:
-        """Gives every episode's last step another reward, a function of the problem and of what the policy wrote."""
+        """Replaces the reward of every episode's last step by a function of the problem and the episode's text."""
         rescored = []
         for episode in self.episodes:
             last = replace(episode.steps[-1], reward=float(reward(episode.problem, episode.text)))
@@ -114,7 +117,7 @@ class Buffer:
         self.episodes = deque(rescored)
 
     def save(self, path: Path) -> None:
-        """Writes what is kept to a new file, whole or not at all."""
+        """Writes the stored episodes to a new file, atomically."""
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(path.name + ".part")
         temporary.unlink(missing_ok=True)
@@ -126,19 +129,19 @@ class Buffer:
 
     @classmethod
     def load(cls, path: Path, capacity: int | None = None) -> Buffer:
-        """Reads a file back; a last line that was cut short is left out."""
+        """Loads a file; a line that was cut short by a crash is skipped."""
         buffer = cls(capacity)
         buffer.extend(read_episodes(path))
         return buffer
 
 
 def group_key(episode: Episode) -> tuple[int, int]:
-    """Groups are numbered anew in every iteration: those of one number must not meet."""
+    """The key of a group; group numbers alone repeat, because they restart in every iteration."""
     return episode.iteration, episode.group
 
 
 def append_episodes(path: Path, episodes: Iterable[Episode]) -> None:
-    """Adds one line per episode; a torn last line from an earlier crash is closed first, so nothing joins it."""
+    """Appends one line per episode; a last line that a crash cut short is terminated first."""
     torn = False
     if path.exists() and path.stat().st_size:
         with path.open("rb") as file:
@@ -151,19 +154,19 @@ def append_episodes(path: Path, episodes: Iterable[Episode]) -> None:
 
 
 def read_episodes(path: Path) -> Iterator[Episode]:
-    """Reads episodes one by one; only a line that was never finished is passed over."""
+    """Reads episodes one by one; only a line that was cut short by a crash is skipped."""
     try:
         with path.open("rb") as file:
             lines = file.read().split(b"\n")
     except OSError as error:
-        raise UserError(f"the buffer {path} cannot be read ({error.strerror}); give a file that a run wrote.") from None
+        raise UserError(f"the buffer {path} cannot be read ({error.strerror}); give an episodes.jsonl.") from None
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
         except ValueError:
-            continue  # torn by a crash while it was being written
+            continue  # cut short by a crash
         try:
             yield row_to_episode(row)
         except (KeyError, TypeError, IndexError, AttributeError) as error:
@@ -171,9 +174,9 @@ def read_episodes(path: Path) -> Iterator[Episode]:
 
 
 def episode_to_row(episode: Episode) -> dict[str, Any]:
-    """The episode as plain data; of each prompt only the ids that were new are written.
+    """The episode as JSON data; each step stores only the prompt ids that follow the previous step.
 
-    A log-prob is written with the fewest digits that give back the same float32, which is what is learnt from.
+    A log-prob has the fewest digits that parse to the same float32, which is the precision of the learner.
     """
     first = episode.steps[0].state
     steps = []
@@ -210,7 +213,7 @@ def episode_to_row(episode: Episode) -> dict[str, Any]:
 
 
 def row_to_episode(row: dict[str, Any]) -> Episode:
-    """The inverse of `episode_to_row`, conversations included."""
+    """The inverse of `episode_to_row`; it also rebuilds the conversations."""
     state = State(
         Problem(**row["problem"]),
         tuple(row["opening"]),
@@ -241,7 +244,7 @@ def row_to_episode(row: dict[str, Any]) -> Episode:
 
 
 def _current_format(step: dict[str, Any]) -> dict[str, Any]:
-    """A step as it is written now: older rows have a `finish_reason`, and a marker in the text where the turn ended."""
+    """A step in the current format: older rows have a `finish_reason`, and a marker in the text of an ended turn."""
     if "finish_reason" not in step:
         return step
     text = step["text"].removesuffix(OLD_END_OF_TURN)

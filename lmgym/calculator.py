@@ -19,17 +19,17 @@ _SPELLINGS = str.maketrans({"×": "*", "x": "*", "X": "*", "÷": "/", "−": "-"
 
 
 class _CannotEvaluateError(Exception):
-    """Raised within the parser for anything that is not a bounded arithmetic expression."""
+    """Raised by the parser for anything that is not a bounded arithmetic expression."""
 
 
 def calculate(expression: str) -> str | None:
-    """Evaluates an expression exactly and writes the result as GSM8K does; None for what cannot be evaluated."""
+    """Evaluates an expression exactly and formats the result as GSM8K does; None if it cannot be evaluated."""
     value = evaluate(expression)
     return None if value is None else format_number(value)
 
 
 def evaluate(expression: str) -> Fraction | None:
-    """Gives the exact value of an expression, or None for what cannot be evaluated."""
+    """The exact value of an expression, or None if it cannot be evaluated."""
     if len(expression) > MAX_CHARACTERS:
         return None
     try:
@@ -39,24 +39,24 @@ def evaluate(expression: str) -> Fraction | None:
 
 
 def canonical_expression(expression: str) -> str:
-    """Spells an expression that can be evaluated without spaces, `$`, thousands commas or other operator signs."""
+    """Rewrites a valid expression without spaces, `$` or thousands commas, and with one spelling per operator."""
     return "".join(token.replace(",", "") for token in _tokens(expression.translate(_SPELLINGS)))
 
 
 def format_number(value: Fraction) -> str:
-    """Writes a number as GSM8K mostly does: no trailing zeros, and two places where decimals would go on."""
+    """Formats a number as GSM8K mostly does: no trailing zeros, and two places if it has more than six decimals."""
     for places in range(EXACT_PLACES + 1):
         if (value * 10**places).denominator == 1:
             return _decimal(value, places)
     places = ROUNDED_PLACES
-    # A value such as 1/300 would be rounded away: keep two digits that are not zero.
+    # A value such as 1/300 would be rounded to 0: keep two significant digits.
     while abs(value) * 10 ** (places - 1) < 1 and places < 20:
         places += 1
     return _trim(_decimal(value, places))
 
 
 def open_expression(text: str) -> str | None:
-    """Gives the expression if the text ends with `<<expression=`, which is where the calculator writes on."""
+    """The expression if the text ends with `<<expression=`, after which the calculator inserts the value; else None."""
     tail = text[-MAX_CHARACTERS - 3 :]
     start = tail.rfind("<<")
     if start < 0 or not tail.endswith("="):
@@ -160,7 +160,7 @@ class _Parser:
         return self.percent(value)
 
     def percent(self, value: Fraction) -> Fraction:
-        """Reads `%` as a percent sign unless a second operand follows, which makes it a remainder."""
+        """Parses `%` as a percent sign unless a second operand follows, which makes it a modulo."""
         following = self.peek(1)
         if self.peek() == "%" and not (following[:1].isdigit() or following[:1] in (".", "(")):
             self.take()
@@ -187,7 +187,7 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction:
     if exponent.denominator != 1 or abs(exponent) > MAX_BITS or (base == 0 and exponent < 0):
         raise _CannotEvaluateError
     size = max(base.numerator.bit_length(), base.denominator.bit_length())
-    # Checked before the power is taken, which is the only operation whose result is much larger than its operands.
+    # Checked before computing the power, the only operation whose result can be much larger than its operands.
     if size > 1 and size * abs(int(exponent)) > 2 * MAX_BITS:
         raise _CannotEvaluateError
     return _bounded(Fraction(base ** int(exponent)))

@@ -13,12 +13,12 @@ messages = Console(stderr=True, highlight=False)
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Keep transformers' log and progress bars off the console, and put its settings back afterwards."""
+    """Silences the log and the progress bars of transformers, and restores its settings afterwards."""
     from transformers import modeling_gguf_pytorch_utils as gguf_reading
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    # The bar over the tensors of a GGUF is tqdm's own, which heeds no setting of transformers.
+    # The bar over the tensors of a GGUF is tqdm's own, which ignores the settings of transformers.
     own_bar = getattr(gguf_reading, "tqdm", None)
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -1,4 +1,4 @@
-"""The one exception that stands for a mistake the user can mend."""
+"""The exception for mistakes that the user can correct."""
 
 
 class UserError(Exception):

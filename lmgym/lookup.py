@@ -1,4 +1,4 @@
-"""How a name that a user gives becomes a thing: `module:name` is imported, a misspelt name finds the nearest one."""
+"""Names that a user gives: `module:name` is imported, and for a misspelt name the nearest one is suggested."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Any
 from lmgym.errors import UserError
 
 
-def import_module(name: str, asked: str) -> ModuleType:
-    """Imports a module, found from the current directory as `python -m` would find it; `asked` is how it was named."""
+def import_module(name: str, given: str) -> ModuleType:
+    """Imports a module, searched in the current directory as by `python -m`; an error shows the name as `given`."""
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
         return importlib.import_module(name)
     except Exception as error:
         reason = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
-        raise UserError(f"{asked} cannot be imported from {Path.cwd()}: {reason}.") from error
+        raise UserError(f"{given} cannot be imported from {Path.cwd()}: {reason}.") from error
 
 
 def import_named(place: str) -> Any:
-    """Imports the object that `module:name` names; what cannot be imported is one sentence that says why."""
+    """Imports the object that `module:name` names, or raises a UserError that says why it cannot."""
     module_name, _, name = place.partition(":")
     if not module_name or not name:
         raise UserError(f"{place!r} cannot be imported: write it as module:name.")
@@ -38,7 +38,7 @@ def import_named(place: str) -> Any:
 
 
 def import_path(thing: Any) -> str | None:
-    """`module:name` of a class or function that can be imported again under it."""
+    """The `module:name` from which a class or function can be imported again, or None."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", "")
     if module in (None, "__main__") or not name.isidentifier():
         return None
@@ -46,7 +46,7 @@ def import_path(thing: Any) -> str | None:
 
 
 def nearest(given: str, known: Iterable[str]) -> str | None:
-    """The most similar known name, if one is similar; of equals, the one that has the same letters."""
+    """The most similar known name, if any is similar; one with the same letters is preferred."""
     spelled = {_plain(name): name for name in known}
     close = difflib.get_close_matches(_plain(given), spelled, n=5)
     same_letters = [name for name in close if sorted(name) == sorted(_plain(given))]

@@ -109,8 +109,8 @@ def kl_estimate(logprobs: Tensor, reference: Tensor, estimator: KLEstimator) -> 
 def kl_penalty(logprobs: Tensor, reference: Tensor, estimator: KLEstimator) -> Tensor:
     """A loss whose value is the chosen estimate and whose gradient is that of the KL itself.
 
-    Differentiating k1 gives zero in expectation and differentiating k3 gives the gradient of the KL the other way
-    round; adding the score-function term that both forget makes them, and k2 as it is, (log p − log q) ∇ log p.
+    Differentiating k1 gives zero in expectation, and differentiating k3 gives the gradient of KL(reference ‖ policy).
+    With the score-function term that both omit, the gradient of each is (log p − log q) ∇ log p, as it is for k2.
     """
     value = kl_estimate(logprobs, reference, estimator).detach()
     score = (logprobs - reference).detach() * logprobs
@@ -118,18 +118,21 @@ def kl_penalty(logprobs: Tensor, reference: Tensor, estimator: KLEstimator) -> T
 
 
 def adapted_coefficient(coefficient: float, measured: float, target: float) -> float:
-    """The KL coefficient moved towards its target by at most 10 %; after Ziegler et al., 2019 (arXiv 1909.08593)."""
+    """The KL coefficient, changed by at most 10 % to move the measured KL to its target.
+
+    After Ziegler et al., 2019, https://arxiv.org/abs/1909.08593.
+    """
     error = min(max(measured / target - 1, -1.0), 1.0)
     return coefficient * (1 + 0.1 * error)
 
 
 def per_token(values: Tensor, batch: Batch) -> Tensor:
-    """The mean over all action tokens of the optimiser step: long episodes weigh more."""
+    """The mean over all action tokens of the optimiser step: long episodes have more weight."""
     return (values * batch.mask).sum() / batch.total_tokens
 
 
 def per_episode(values: Tensor, batch: Batch) -> Tensor:
-    """The mean over episodes of each one's token mean: every episode weighs the same."""
+    """The mean over episodes of each one's token mean: every episode has the same weight."""
     counts = batch.mask.sum(dim=1).clamp(min=1)
     return ((values * batch.mask).sum(dim=1) / counts).sum() / batch.total_episodes
 
@@ -152,16 +155,16 @@ AVERAGES: dict[Averaging, Callable[[Tensor, Batch], Tensor]] = {
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> float:
-    """The mean where the mask is True, 0 where it is nowhere."""
+    """The mean where the mask is True, or 0 if it is all False."""
     return float(values[mask].mean()) if bool(mask.any()) else 0.0
 
 
 def masked_quantile(values: Tensor, mask: Tensor, share: float) -> float:
-    """The quantile where the mask is True, 0 where it is nowhere."""
+    """The quantile where the mask is True, or 0 if it is all False."""
     inside = values[mask].sort().values
     return float(inside[min(int(share * len(inside)), len(inside) - 1)]) if len(inside) else 0.0
 
 
 def masked_max(values: Tensor, mask: Tensor) -> float:
-    """The largest value where the mask is True, 0 where it is nowhere."""
+    """The largest value where the mask is True, or 0 if it is all False."""
     return float(values[mask].max()) if bool(mask.any()) else 0.0

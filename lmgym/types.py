@@ -1,4 +1,4 @@
-"""The nouns of the gym: what environments, policies, buffers and algorithms hand to each other."""
+"""The data types that environments, policies, buffers and algorithms pass to each other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Finish = Literal["eos", "stop", "length"]
 
 
 class Message(TypedDict):
-    """One utterance of a conversation, as chat templates take it."""
+    """One message of a conversation, in the format of chat templates."""
 
     role: Literal["system", "user", "assistant"]
     content: str
@@ -23,7 +23,7 @@ class Message(TypedDict):
 
 @dataclass(frozen=True)
 class Problem:
-    """One row of a task."""
+    """One problem of a task: a prompt, its reference answer and, if there is one, a worked solution."""
 
     id: str
     prompt: str
@@ -32,27 +32,27 @@ class Problem:
     info: dict[str, Any] = field(default_factory=dict)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Problem:
-        """Gives itself: a problem never changes, and a copy of an environment may hold thousands."""
+        """Returns itself: a problem is immutable, and an environment may hold thousands."""
         return self
 
 
 @dataclass(frozen=True)
 class State:
-    """A conversation waiting for the policy."""
+    """An observation: the conversation so far, which waits for the next action."""
 
     problem: Problem
     messages: tuple[Message, ...]
     reply: str = ""
-    """What the environment said since the last action; empty when it merely waits for more."""
+    """The environment's reply to the last action; empty if it only waits for the next line."""
     turn: int = 0
     tokens: tuple[int, ...] = ()
-    """All ids the policy has read and written in this episode; kept by the collector, opaque to environments."""
+    """All ids of this episode up to the end of the last action; set by `VectorEnv`, ignored by environments."""
     episode: int = 0
     group: int = 0
     seed: int = 0
 
     def after(self, text: str, reply: str = "") -> State:
-        """The state once the policy has said `text`, on a new line of an open message, and been told `reply`."""
+        """The next state: the action `text`, on a new line of an open assistant message, and then `reply`."""
         text = text.removesuffix("\n")
         messages = self.messages
         if messages[-1]["role"] == "assistant":
@@ -65,24 +65,24 @@ class State:
 
 @dataclass(frozen=True)
 class Action:
-    """Exactly what was fed and exactly what was sampled, as ids, and the text that the environment gets."""
+    """The exact prompt ids, the exact sampled and forced ids, and the text that the environment receives."""
 
     text: str
     prompt_ids: tuple[int, ...] = ()
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
-    """Log-probability of each token under the distribution it was drawn from; 0 for a forced token."""
+    """Log-probability of each token under the distribution it was sampled from; 0 for a forced token."""
     mask: tuple[int, ...] = ()
-    """1 where the policy chose the token, 0 where a tool forced it."""
+    """1 for an action token, 0 for a token that a tool forced."""
     finish: Finish = "stop"
-    """`eos`: the model ended its turn; `stop`: a stop condition, as the end of a line; `length`: the token budget."""
+    """`eos`: the model ended its turn; `stop`: a stop condition, such as a newline; `length`: the token budget."""
     policy_version: int = 0
     episode: int = 0
 
 
 @dataclass(frozen=True)
 class Step:
-    """One turn: the state, the action in it and what the environment made of it."""
+    """One transition: the state, the action, and the environment's response to it."""
 
     state: State
     action: Action
@@ -100,7 +100,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Episode:
-    """A finished conversation; its tokens, mask, log-probs and rewards are derived from its steps, never kept twice."""
+    """A finished episode; its tokens, mask, log-probs and rewards are derived from its steps, never stored twice."""
 
     steps: tuple[Step, ...]
     iteration: int = 0
@@ -116,22 +116,22 @@ class Episode:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """Every id of the conversation in order: the last action's prompt holds all that went before it."""
+        """Every id of the episode in order: the prompt of the last action contains all earlier ids."""
         return self.steps[-1].action.prompt_ids + self.steps[-1].action.token_ids
 
     @property
     def mask(self) -> tuple[int, ...]:
-        """1 at each token the policy chose, 0 at prompts, replies and forced tokens."""
+        """1 at action tokens, 0 at prompt, reply and forced tokens."""
         return self._spread([step.action.mask for step in self.steps], 0)
 
     @property
     def logprobs(self) -> tuple[float, ...]:
-        """The sampler's log-probability of each chosen token, 0 elsewhere."""
+        """The sampler's log-probability of each action token, 0 elsewhere."""
         return self._spread([step.action.logprobs for step in self.steps], 0.0)
 
     @property
     def step_index(self) -> tuple[int, ...]:
-        """The step that each token belongs to; -1 for what the policy only read."""
+        """The step that each token belongs to; -1 for prompt and reply tokens."""
         return self._spread([(index,) * len(step.action.token_ids) for index, step in enumerate(self.steps)], -1)
 
     @property
@@ -146,26 +146,26 @@ class Episode:
 
     @property
     def info(self) -> dict[str, Any]:
-        """What the environment said of the last step: for graded tasks `correct`, `lenient`, `parsed`."""
+        """The info of the last step; for graded tasks it has `correct`, `lenient` and `parsed`."""
         return self.steps[-1].info
 
     @property
     def cut_off(self) -> bool:
-        """Whether it ended because a budget of steps or tokens ran out."""
+        """Whether a limit on steps or tokens ended the episode."""
         return self.steps[-1].truncated or self.steps[-1].action.finish == "length"
 
     @property
     def text(self) -> str:
-        """Everything the policy wrote."""
+        """The text of all actions."""
         return "".join(step.action.text for step in self.steps)
 
     @property
     def length(self) -> int:
-        """How many tokens the policy's turns hold, forced ones included."""
+        """Number of tokens in all actions, forced tokens included."""
         return sum(len(step.action.token_ids) for step in self.steps)
 
     def _spread(self, parts: list[tuple[T, ...]], filler: T) -> tuple[T, ...]:
-        """Lays one value per action token out along the whole conversation, with `filler` at what was only read."""
+        """Aligns one value per token of each action with `tokens`; prompt and reply tokens get `filler`."""
         spread: list[T] = []
         for step, part in zip(self.steps, parts, strict=True):
             spread += [filler] * (len(step.action.prompt_ids) - len(spread)) + list(part)

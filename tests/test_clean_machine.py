@@ -158,7 +158,7 @@ def with_extra(machine: Machine, extra: str) -> Machine:
 
 
 def test_everything_that_is_imported_is_declared():
-    """What nobody declares is there only as long as some other package happens to bring it."""
+    """An undeclared dependency is installed only as long as some other package depends on it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     core = {distribution(item) for item in project["dependencies"]}
     extras = {distribution(item) for items in project["optional-dependencies"].values() for item in items}

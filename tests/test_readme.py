@@ -78,7 +78,7 @@ class Small(ast.NodeTransformer):
 
 @pytest.fixture(scope="module")
 def long_context_model(model_folder, tmp_path_factory) -> Path:
-    """The tiny model with room for eight worked examples of one token per character."""
+    """The tiny model with a context long enough for eight worked examples of one token per character."""
     folder = tmp_path_factory.mktemp("long-context") / "model"
     shutil.copytree(model_folder, folder)
     config = json.loads((folder / "config.json").read_text())

@@ -1,4 +1,4 @@
-"""The `lmgym` program: finds the command, parses its flags, and turns a user's mistake into one sentence."""
+"""The `lmgym` program: finds the command, parses its flags, and prints a UserError as one sentence."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from lmgym.lookup import nearest
 USAGE = """lmgym: a gym for language models
 
   lmgym train [ALGORITHM] [flags]   train a model; with no flags, the default recipe
-  lmgym train --resume RUN [flags]  go on where a run stopped
-  lmgym eval [flags]                measure a model, alone or beside another
+  lmgym train --resume RUN [flags]  continue a run from its newest checkpoint
+  lmgym eval [flags]                evaluate a model, alone or against another
   lmgym play [flags]                solve a problem yourself
   lmgym envs                        list the environments
   lmgym algorithms                  list the algorithms
@@ -29,17 +29,17 @@ Each command has its own --help."""
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-"""What a program ends with when the reader of its output is gone, as after `| head`."""
+"""The exit code when the reader of the output has closed it, as after `| head`."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The entry point: exit code 0, 2 for a user's mistake, 130 for Ctrl-C."""
+    """The entry point: exit code 0, 2 for a UserError, 130 for Ctrl-C."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         try:
             _dispatch(arguments)
         finally:
-            sys.stdout.flush()  # here, because at the exit of the interpreter nobody could catch the fault
+            sys.stdout.flush()  # here, because an error at the exit of the interpreter could not be caught
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(BROKEN_PIPE)
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _dispatch(arguments: list[str]) -> None:
-    command, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
+    command, flags = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if command in ("--help", "-h", "help"):
         results.print(USAGE, markup=False)
         return
@@ -69,7 +69,7 @@ def _dispatch(arguments: list[str]) -> None:
         meant = nearest(command, COMMANDS)
         guess = f" (did you mean {meant}?)" if meant else ""
         raise UserError(f"there is no command {command!r}{guess}; there are {', '.join(COMMANDS)}. Try: lmgym --help")
-    COMMANDS[command](rest)
+    COMMANDS[command](flags)
 
 
 def _train(arguments: list[str]) -> None:
@@ -90,7 +90,7 @@ def _train(arguments: list[str]) -> None:
 
 def _resume(folder: Path, named: str | None, arguments: list[str]) -> None:
     from lmgym.algorithms.registry import find_algorithm
-    from lmgym.commands.resume import algorithm_of, ask_for_names, resume
+    from lmgym.commands.resume import algorithm_of, require_names, resume
     from lmgym.commands.train import settings_from
     from lmgym.runs.old_names import check_old_run, upgraded
 
@@ -103,14 +103,14 @@ def _resume(folder: Path, named: str | None, arguments: list[str]) -> None:
     check_old_run(folder, raw, config_class().settings())
     if changes:
         messages.print(changes, markup=False, soft_wrap=True)
-    ask_for_names(folder, saved, ("env", "eval_env", "policy", "shots"), arguments)
+    require_names(folder, saved, ("env", "eval_env", "policy", "shots"), arguments)
     before = settings_from(config_class, saved)
     after = _parse_train(config_class, _without("--resume", arguments), "lmgym train --resume RUN", before)
     resume(folder, name, saved, before, after)
 
 
 def _parse_train(config_class: Any, arguments: list[str], prog: str, default: Any = None) -> Any:
-    """Parses flags into TrainSettings with this algorithm's own fields among them."""
+    """Parses flags into TrainSettings that include this algorithm's own fields."""
     from lmgym.commands.train import TrainSettings
 
     shape = make_dataclass(
@@ -124,21 +124,21 @@ def _parse_train(config_class: Any, arguments: list[str], prog: str, default: An
 def _eval(arguments: list[str]) -> None:
     from lmgym.algorithms.config import RLConfig
     from lmgym.commands.evaluate import EvalSettings, run_evaluation
-    from lmgym.commands.resume import ask_for_names
+    from lmgym.commands.resume import require_names
     from lmgym.commands.train import settings_from
     from lmgym.runs.old_names import upgraded
 
     default = EvalSettings()
     model = _value_of("--model", arguments)
     if model is not None and (Path(model) / "config.json").is_file() and (Path(model) / "metrics.jsonl").is_file():
-        # A run is evaluated as it was trained: same task, same prompt, unless told otherwise.
+        # By default a run is evaluated as it was trained: same task, same prompt.
         saved, changes = upgraded(Path(model), _saved_config(Path(model)))
         if changes:
             messages.print(changes, markup=False, soft_wrap=True)
-        ask_for_names(Path(model), saved, ("env", "policy", "shots"), arguments)
+        require_names(Path(model), saved, ("env", "policy", "shots"), arguments)
         trained = settings_from(RLConfig, saved)
         trained.policy.lora_rank = 0
-        if _value_of("--env", arguments) is not None:  # the rest of the run's task belongs to the run's environment
+        if _value_of("--env", arguments) is not None:  # the run's options are those of the run's own environment
             trained.task.env_options, trained.run.eval_env = {}, ""
         default = EvalSettings(replace(default.measure, eval_env=trained.run.eval_env), trained.task, trained.policy)
     run_evaluation(_parse_task(EvalSettings, arguments, "lmgym eval", default))
@@ -172,7 +172,7 @@ COMMANDS = {
 
 
 def _parse(shape: Any, arguments: list[str], prog: str, default: Any) -> Any:
-    """Flags by tyro: underscores as the fields have them, hyphens accepted too."""
+    """Parses flags with tyro: underscores as in the fields, hyphens are accepted too."""
     from lmgym.commands.flag_names import flag_names, refuse_unknown
 
     parsed, unknown = tyro.cli(
@@ -189,8 +189,8 @@ def _parse(shape: Any, arguments: list[str], prog: str, default: Any) -> Any:
 
 
 def _parse_task(shape: Any, arguments: list[str], prog: str, default: Any) -> Any:
-    """The same for settings with a task, whose options are replaced as a whole or stay."""
-    # Of a dictionary that is not empty, tyro would make one flag per key and take no others.
+    """Parses settings with a task, whose --env_options replace the default ones as a whole."""
+    # From a dictionary that is not empty, tyro would make one flag per key and accept no others.
     blank = replace(default, task=replace(default.task, env_options={}))
     parsed = _parse(shape, arguments, prog, blank)
     parsed.task.env_options = parsed.task.env_options or default.task.env_options
@@ -198,7 +198,7 @@ def _parse_task(shape: Any, arguments: list[str], prog: str, default: Any) -> An
 
 
 def _value_of(flag: str, arguments: list[str]) -> str | None:
-    """The value of one flag, looked up before the others can be parsed."""
+    """The value of one flag, which is needed before the others can be parsed."""
     for index, argument in enumerate(arguments):
         if argument == flag:
             if index + 1 == len(arguments):
@@ -210,10 +210,10 @@ def _value_of(flag: str, arguments: list[str]) -> str | None:
 
 
 def _without(flag: str, arguments: list[str]) -> list[str]:
-    """The arguments but for one flag and its value."""
-    place = arguments.index(flag) if flag in arguments else len(arguments)
-    rest = arguments[:place] + arguments[place + 2 :]
-    return [argument for argument in rest if not argument.startswith(f"{flag}=")]
+    """The arguments without one flag and its value."""
+    index = arguments.index(flag) if flag in arguments else len(arguments)
+    others = arguments[:index] + arguments[index + 2 :]
+    return [argument for argument in others if not argument.startswith(f"{flag}=")]
 
 
 def _saved_config(folder: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`lmgym eval`: how good a model is, beside another one where asked, on the same problems."""
+"""`lmgym eval`: evaluates a model, or two models on the same problems."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from lmgym.runs.tables import comparison_table, difference_line
 
 @dataclass
 class Measure:
-    """What to measure and how often."""
+    """What to evaluate, and how."""
 
     base: str = ""
-    """Another model to set beside the first, on the same problems, with a paired test."""
+    """A second model to compare with, on the same problems, with a paired test."""
     eval_env: str = ""
-    """Evaluate on another environment or file than --env, from which the worked examples come."""
+    """Evaluate on another environment or file than --env, which provides the worked examples."""
     split: str = "test"
-    """Which split to evaluate on."""
+    """The split to evaluate on."""
     problems: int = 200
-    """How many problems, from the first on."""
+    """Number of problems, from the first on."""
     samples: int = 1
-    """Answers per problem; more than one also gives pass@k and maj@k."""
+    """Samples per problem; more than one also gives pass@k and maj@k."""
     sample_temperature: float = 0.0
-    """0 answers greedily."""
+    """Sampling temperature; 0: greedy."""
     seed: int = 0
-    """Where the randomness of sampled answers comes from."""
+    """Seed of the sampling."""
     output: str = ""
     """Also write the results to this JSON file."""
 
 
 @dataclass
 class EvalSettings:
-    """All that `lmgym eval` can be told."""
+    """The settings of `lmgym eval`."""
 
     measure: Measure = field(default_factory=Measure)
     task: TaskSettings = field(default_factory=TaskSettings)
@@ -59,7 +59,7 @@ def run_evaluation(settings: EvalSettings) -> None:
     if measure.problems < 1 or measure.samples < 1 or measure.sample_temperature < 0:
         raise UserError("--problems and --samples must be at least 1 and --sample_temperature at least 0.")
     if measure.samples > 1 and measure.sample_temperature == 0:
-        raise UserError(f"{measure.samples} greedy answers are all the same: give --sample_temperature 0.8 or so.")
+        raise UserError(f"{measure.samples} greedy answers are all the same: give a --sample_temperature such as 0.8.")
     if measure.seed < 0:
         raise UserError(f"--seed is {measure.seed}: it must be at least 0.")
     task = replace(settings.task, env=measure.eval_env) if measure.eval_env else settings.task
@@ -100,7 +100,7 @@ def run_evaluation(settings: EvalSettings) -> None:
 
 
 def _what_is_evaluated(env: Env, policy: LLMPolicy, problems: int, measure: Measure) -> str:
-    """The environment and the way of asking, in two lines."""
+    """The environment and the policy, in two lines."""
     made_from = env.made_from or MadeFrom(type(env).__name__, measure.split, {})
     parts = [] if isinstance(env, DatasetFile) else [f"split {made_from.split}"]
     parts += [f"{option} {getattr(value, '__name__', value)}" for option, value in made_from.options.items()]

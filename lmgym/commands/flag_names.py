@@ -1,4 +1,4 @@
-"""Flags by the names that other libraries of the field give them, to suggest the right one."""
+"""Flag names of other libraries, to suggest the corresponding flag."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def flag_names(settings: Any) -> list[str]:
 
 
 def refuse_unknown(unknown: Sequence[str], known: Collection[str], prog: str) -> None:
-    """One sentence about the first unknown argument, with the flag that was probably meant."""
+    """Raises a UserError for the first unknown argument, with the flag that was probably meant."""
     if not unknown:
         return
     if not unknown[0].startswith("-"):

@@ -1,4 +1,4 @@
-"""`lmgym envs`, `lmgym algorithms`, `lmgym models`: what there is."""
+"""`lmgym envs`, `lmgym algorithms`, `lmgym models`: lists of what is available."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from lmgym.envs import registrations
 
 def list_envs() -> None:
     """Every environment with its options."""
-    table = Table("name", "what it is", "options and their defaults")
+    table = Table("name", "description", "options and their defaults")
     for entry in registrations():
         options = ", ".join(f"{name}={value}" for name, value in entry.options.items())
         table.add_row(entry.name, entry.description, options)
     results.print(table)
-    results.print("A JSON or JSONL file of problems is an environment too: --env my_problems.jsonl")
-    results.print("Your own class is one: --env my_module:MyEnv; so is a name that your module registers: --import")
+    results.print("A JSON or JSONL file of problems: --env my_problems.jsonl")
+    results.print("Your own class, or a name that your module registers: --env my_module:MyEnv, --env my_module:my-env")
 
 
 def list_algorithms() -> None:
     """Every algorithm in one line with its paper."""
-    table = Table("name", "what it is", "paper")
+    table = Table("name", "description", "paper")
     for name, entry in ALGORITHMS.items():
         table.add_row(name, entry.summary, entry.paper)
     results.print(table)
-    results.print("Your own is one too: lmgym train my_module:MyAlgorithm")
+    results.print("Your own algorithm: lmgym train my_module:MyAlgorithm")
 
 
 def list_models() -> None:
-    """Every known model and whether it is here already."""
-    table = Table("name", "what it is", "licence", "in the cache")
+    """Every known model and whether it is in the cache."""
+    table = Table("name", "description", "licence", "in the cache")
     for name, model in KNOWN_MODELS.items():
         table.add_row(name, model.description, model.licence, "yes" if is_cached(name) else "no")
     results.print(table)

@@ -1,4 +1,4 @@
-"""What a run will need at its peak, said before it begins; what cannot fit is refused before its weights are loaded."""
+"""The estimated peak memory of a run; a run that cannot fit is an error before its weights are loaded."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from lmgym.envs.env import Env
 from lmgym.models.loading import find_device, find_dtype
 from lmgym.types import Problem
 
-LETTERS_PER_TOKEN = 3
-"""Of English text and sums, for most tokenizers; the real one is not loaded yet."""
+CHARACTERS_PER_TOKEN = 3
+"""For English text and arithmetic with most tokenizers; the real tokenizer is not loaded yet."""
 
 ROWS = 256
-"""How many sequences an engine decodes at once."""
+"""Maximum sequences that an engine decodes at once."""
 
 LONGEST = 4096
-"""More tokens than this are not expected of an episode, whatever its budgets allow."""
+"""Maximum tokens that are assumed for an episode, whatever its budgets allow."""
 
 
 def expected_memory(
     env: Env, examples: Sequence[Problem], policy: PolicySettings, algorithm: RLConfig, model: str, reference: str
 ) -> MemoryEstimate:
-    """The estimate for these settings, which are refused in one sentence if they cannot fit."""
+    """The estimate for these settings; a UserError if they cannot fit."""
     device = find_device(policy.device)
     episodes = max(algorithm.problems_per_iteration * algorithm.group_size, algorithm.eval_problems)
     shown = sum(len(example.prompt) + len(example.solution) for example in examples)
-    written = policy.max_tokens * (getattr(env, "max_steps", 1) if policy.policy == "stepwise" else 1)
+    sampled = policy.max_tokens * (getattr(env, "max_steps", 1) if policy.policy == "stepwise" else 1)
     work = Workload(
         dtype=find_dtype(policy.dtype, device),
         micro_batch_tokens=algorithm.micro_batch_tokens,
@@ -36,7 +36,7 @@ def expected_memory(
         lora_rank=policy.lora_rank,
         critic=algorithm.settings().get("critic") == "model",
         rows=min(ROWS, episodes),
-        shared_tokens=shown // LETTERS_PER_TOKEN,
-        row_tokens=min(len(env.problems[0].prompt) // LETTERS_PER_TOKEN + written, LONGEST),
+        shared_tokens=shown // CHARACTERS_PER_TOKEN,
+        row_tokens=min(len(env.problems[0].prompt) // CHARACTERS_PER_TOKEN + sampled, LONGEST),
     )
     return memory_report(model, device, work, reference)

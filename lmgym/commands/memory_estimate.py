@@ -1,4 +1,4 @@
-"""How much memory a run will need at its peak, estimated from a model's config before any weight is loaded."""
+"""The peak memory of a run, estimated from a model's config before any weight is loaded."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ FLOAT32 = 4
 GIGABYTE = 1e9
 
 CERTAIN_SHARE = 0.5
-"""The share of the activations that is needed for certain: they are estimated, all else is counted."""
+"""The share of the activations that is certainly needed: they are estimated, everything else is exact."""
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The numbers of a network that its memory depends on."""
+    """The sizes of a network that determine its memory."""
 
     parameters: int
     embedding_parameters: int
     """Of one matrix [vocabulary, hidden size]."""
     adapter_parameters_per_rank: int
-    """How many a LoRA adapter of rank 1 beside all linear layers would have."""
+    """Parameters of a LoRA adapter of rank 1 on all linear layers."""
     layers: int
     hidden_size: int
     intermediate_size: int
-    """Of all experts that a token visits."""
+    """Summed over the experts that a token is routed to."""
     key_size: int
-    """Of one layer's keys of one token: heads × size; the hidden size where none are kept."""
+    """Of one layer's keys of one token: heads × head size; the hidden size where there is no KV cache."""
     vocabulary: int
     shares: bool
-    """Whether the engine keeps keys and values, and decodes with a copy of the weights."""
+    """Whether the engine has a KV cache, and decodes with a copy of the weights."""
 
     @classmethod
     def of(cls, config: PretrainedConfig) -> ModelShape:
@@ -70,29 +70,29 @@ class ModelShape:
 
 @dataclass(frozen=True)
 class Workload:
-    """What a run keeps in memory beside the weights that act."""
+    """The settings of a run that determine its memory."""
 
     dtype: torch.dtype
-    """What is computed in."""
+    """Compute type."""
     micro_batch_tokens: int
     recompute_activations: bool = False
     lora_rank: int = 0
     """0 trains all weights."""
     reference_parameters: int = 0
-    """Of a second network that is loaded or copied for the KL penalty; under LoRA the base serves, which needs none."""
+    """Of a second network that is loaded or copied for the KL penalty; 0 if the LoRA base model is the reference."""
     critic: bool = False
-    """Whether the critic is a network of its own that learns."""
+    """Whether the critic is a separate trained network."""
     rows: int = 64
-    """Sequences that are decoded at once."""
+    """Maximum sequences per decoding batch."""
     shared_tokens: int = 0
-    """Of the beginning that all prompts share, such as worked examples."""
+    """Tokens of the prefix that all prompts share, such as worked examples."""
     row_tokens: int = 512
-    """Of a whole conversation behind that."""
+    """Tokens of a whole episode after the shared prefix."""
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes by what they are for."""
+    """Bytes by purpose."""
 
     weights: int
     gradients: int
@@ -100,32 +100,32 @@ class MemoryEstimate:
     reference: int
     critic: int
     engine: int
-    keys_and_values: int
+    kv_cache: int
     activations: int
 
     @property
-    def standing(self) -> int:
-        """What is there from the first step to the last; it is counted, not estimated."""
+    def permanent(self) -> int:
+        """Bytes allocated during the whole run; they are exact, not estimated."""
         return self.weights + self.gradients + self.moments + self.reference + self.critic + self.engine
 
     @property
     def total(self) -> int:
-        """The peak: keys and values are given back before the learner's activations come."""
-        return self.standing + max(self.keys_and_values, self.activations)
+        """The peak: the KV cache is freed before the learner's activations are allocated."""
+        return self.permanent + max(self.kv_cache, self.activations)
 
     @property
     def certain(self) -> int:
-        """What will be needed even if the activations are overestimated; keys and values adapt to what is free."""
-        return self.standing + int(CERTAIN_SHARE * self.activations)
+        """The least that is needed if the activations are overestimated; the KV cache adapts to free memory."""
+        return self.permanent + int(CERTAIN_SHARE * self.activations)
 
     def __str__(self) -> str:
-        parts = {name.replace("_", " "): size for name, size in vars(self).items() if size}
+        parts = {name.replace("kv_", "KV "): size for name, size in vars(self).items() if size}
         listed = ", ".join(f"{name} {size / GIGABYTE:.1f}" for name, size in parts.items())
         return f"about {self.total / GIGABYTE:.1f} GB at the peak ({listed})"
 
 
 def estimate_memory(shape: ModelShape, work: Workload, free: int | None = None) -> MemoryEstimate:
-    """The memory of a run of this work on a model of this shape; keys and values take a share of `free` at most."""
+    """The memory of this workload on a model of this shape; the KV cache takes at most a share of `free`."""
     adapter = work.lora_rank * shape.adapter_parameters_per_rank
     learning = adapter or shape.parameters
     computed = work.dtype.itemsize
@@ -139,17 +139,17 @@ def estimate_memory(shape: ModelShape, work: Workload, free: int | None = None) 
         reference=FLOAT32 * work.reference_parameters,
         critic=FLOAT32 * (shape.parameters + adapter + 3 * learning) if work.critic else 0,
         engine=computed * (shape.parameters + adapter) + FLOAT32 * shape.embedding_parameters if copied else 0,
-        keys_and_values=cached if free is None else min(cached, int(MEMORY_SHARE * free)),
+        kv_cache=cached if free is None else min(cached, int(MEMORY_SHARE * free)),
         activations=_activations(shape, work),
     )
 
 
 def _activations(shape: ModelShape, work: Workload) -> int:
-    """What a forward pass keeps for the gradient, fitted to what autograd saves of a Llama."""
+    """The activations that a forward pass saves for the gradient, fitted to what autograd saves for a Llama."""
     computed = work.dtype.itemsize
     attended = work.shared_tokens + work.row_tokens
     batch = max(work.micro_batch_tokens, work.row_tokens)
-    # Normalisations are computed in float32; of the rest: projections, rotations, and the gated layer's four products.
+    # Norms are computed in float32; projections, rotary embeddings and four products of the gated MLP in `dtype`.
     layer = 4 * FLOAT32 * shape.hidden_size
     layer += computed * (4 * shape.hidden_size + 4 * shape.intermediate_size + 2 * shape.key_size)
     gathered = 2 * computed * shape.key_size * attended // ATTENTION_CHUNK if shape.shares else 0
@@ -166,7 +166,7 @@ def _activations(shape: ModelShape, work: Workload) -> int:
 
 
 def require_memory(name: str, estimate: MemoryEstimate, free: int, work: Workload) -> None:
-    """Refuses a run that cannot fit into free memory, with what to change."""
+    """Raises a UserError with what to change if a run cannot fit into free memory."""
     if estimate.certain <= free:
         return
     ways = ["a smaller --model"]
@@ -184,7 +184,7 @@ def require_memory(name: str, estimate: MemoryEstimate, free: int, work: Workloa
 
 
 def read_shape(name: str) -> ModelShape:
-    """The shape of what `--model` names, from its config alone; of an adapter, that of its base."""
+    """The shape of the model that `--model` names, from its config alone; for an adapter, that of its base."""
     folder = model_config_folder(name)
     base = find_base(folder) if is_adapter(folder) else folder
     try:
@@ -195,7 +195,7 @@ def read_shape(name: str) -> ModelShape:
 
 
 def memory_report(name: str, device: torch.device, work: Workload, reference: str = "") -> MemoryEstimate:
-    """The estimate for a run with the model of that name, before its weights are loaded; refuses what cannot fit.
+    """The estimate for a run with the model of that name, before its weights are loaded; an error if it cannot fit.
 
     `reference` names the model of the KL penalty, if there is one; under LoRA the policy's own base needs no copy.
     """

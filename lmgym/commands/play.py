@@ -16,17 +16,17 @@ from lmgym.types import State
 
 @dataclass
 class PlaySettings:
-    """All that `lmgym play` can be told."""
+    """The settings of `lmgym play`."""
 
     task: TaskSettings = field(default_factory=TaskSettings)
     split: str = "train"
-    """Which split to play."""
+    """The split to play."""
     index: int = 0
-    """Which problem."""
+    """Index of the problem."""
 
 
 def play(settings: PlaySettings) -> None:
-    """Plays one problem line by line and shows what each line earned."""
+    """Plays one problem line by line and prints the reward of each line."""
     envs = VectorEnv(settings.task.make(settings.split))
     states = envs.reset([settings.index])
     results.print(states[0].messages[0]["content"], style="bold", markup=False)

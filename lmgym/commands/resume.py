@@ -1,4 +1,4 @@
-"""`lmgym train --resume`: a run goes on where it stopped, and its record stays true."""
+"""`lmgym train --resume`: continues a run from its newest checkpoint and records changed settings."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def algorithm_of(folder: Path, saved: dict[str, Any], named: str | None) -> str:
     return str(name or named)
 
 
-def ask_for_names(folder: Path, saved: dict[str, Any], needed: Sequence[str], arguments: Sequence[str]) -> None:
-    """Refuses to go on without the settings that are needed and that config.json could not name."""
+def require_names(folder: Path, saved: dict[str, Any], needed: Sequence[str], arguments: Sequence[str]) -> None:
+    """Raises a UserError for a needed setting that config.json could not name and that is not given."""
     given = {argument.split("=")[0].removeprefix("--").replace("-", "_") for argument in arguments}
     unnamed = {name for name in UNNAMED if name in saved and saved[name] is None}
     for name in needed:
@@ -45,7 +45,7 @@ def ask_for_names(folder: Path, saved: dict[str, Any], needed: Sequence[str], ar
 def resume(
     folder: Path, algorithm_name: str, saved: dict[str, Any], before: TrainSettings, after: TrainSettings
 ) -> Path:
-    """Goes on where a run stopped, with its own settings but for the ones given again, which config.json remembers."""
+    """Resumes a run with its own settings, except those given again, which config.json records."""
     given = flat_settings(after)
     changed = changes(folder, flat_settings(before) | saved, given)  # before anything is loaded
     check_trackers(after.run.track)

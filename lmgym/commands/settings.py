@@ -1,4 +1,4 @@
-"""What the commands can be told; each field is a flag, and the line under it is its help."""
+"""The settings of the commands; each field is a flag, and the string under it is its help."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class PolicySettings:
     """Train a LoRA adapter of this rank, with alpha = 2 · rank (needs: pip install 'lmgym[lora]'); 0: all weights."""
 
     def make(self, env: Env, examples: Sequence[Problem], model: str | None = None, seed: int = 0) -> Any:
-        """Loads the model, or another in its place, and makes a policy for `env`; an adapter begins from `seed`."""
+        """Loads the model, or `model` instead, and makes a policy for `env`; `seed` initialises a LoRA adapter."""
         from lmgym.models.loading import load_model
         from lmgym.models.lora import LoraSettings
         from lmgym.policies.policy_for import policy_for
@@ -76,7 +76,7 @@ class PolicySettings:
 
         if self.shots < 0 or self.lora_rank < 0:
             raise UserError(f"--shots is {self.shots} and --lora_rank {self.lora_rank}: both must be at least 0.")
-        # An adapter that is loaded already learns; a second one on top of it would not be saved with it.
+        # A loaded adapter is trained itself; a second one on top of it would not be saved with it.
         rank = self.lora_rank if model is None else 0
         lora = LoraSettings(rank, 2 * rank, seed=seed) if rank else None
         return policy_for(

@@ -1,4 +1,4 @@
-"""`lmgym train`: an environment, a policy and an algorithm, and then the loop."""
+"""`lmgym train`: builds the environment, the policy and the algorithm, and trains."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HARDER = {
     "word-problems": ["--env", "gsm8k", "--max_tokens", "80"],
     "gsm8k": ["--env", "math", "--max_tokens", "128"],
 }
-"""After an environment that ships with lmgym, the flags of the next."""
+"""For each environment that ships with lmgym, the flags of the next harder one."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ def train(algorithm_name: str, algorithm_class: type[RLAlgorithm], settings: Tra
     check_trackers(settings.run.track)
     task, folder = settings.task, _folder(algorithm_name, settings)
     config = {"algorithm": canonical_name(algorithm_name), **flat_settings(settings), "out": str(folder)}
-    with undone_by_a_mistake(folder):
+    with removed_on_error(folder):
         algorithm, memory = build(algorithm_class, settings, lambda: Run(folder, config, settings.run.track))
         fill_buffer(algorithm, settings.run.load_episodes)
     model = algorithm.policy.model
@@ -85,8 +85,8 @@ def train(algorithm_name: str, algorithm_class: type[RLAlgorithm], settings: Tra
 
 
 @contextlib.contextmanager
-def undone_by_a_mistake(folder: Path) -> Iterator[None]:
-    """Until the loop begins, a user's mistake leaves no folder of the new run."""
+def removed_on_error(folder: Path) -> Iterator[None]:
+    """Removes the folder of a new run if a UserError occurs before the loop starts."""
     try:
         yield
     except UserError:
@@ -109,7 +109,7 @@ def settings_from(config_class: type[RLConfig], flat: dict[str, Any]) -> TrainSe
 
 
 def report(algorithm: RLAlgorithm, folder: Path) -> None:
-    """Before and after side by side, some answers, and what to do next."""
+    """Prints the evaluations before and after training, some answers, and commands to try next."""
     evaluations = algorithm.evaluator.evaluations
     if len(evaluations) > 1:
         before, after = evaluations[min(evaluations)], evaluations[max(evaluations)]
@@ -125,15 +125,15 @@ def report(algorithm: RLAlgorithm, folder: Path) -> None:
     results.print("What to try next:")
     for command in next_commands(algorithm, folder):
         results.print(f"  {shlex.join(command)}", markup=False, soft_wrap=True)
-    results.print("  and read lmgym/algorithms/rl_algorithm.py, which is what just ran")
+    results.print("  and read lmgym/algorithms/rl_algorithm.py, the loop that just ran")
 
 
 def next_commands(algorithm: RLAlgorithm, folder: Path) -> list[list[str]]:
-    """Measure this run, go on with it, and then a harder task of the same kind, where there is one."""
+    """Commands to evaluate this run, to continue it, and to train on a harder environment, if there is one."""
     saved = algorithm.run.config
     model, env = saved.get("model") or PolicySettings().model, saved.get("env")
     own = ["--reward", saved["reward"]] if saved.get("reward") else []
-    if env is None or own or _is_a_place(env):
+    if env is None or own or _is_import_path(env):
         own += ["--env", env or "my_module:MyEnv"]
         own += ["--eval_env", saved["eval_env"]] if saved.get("eval_env") else []
         options = [part for option in saved.get("env_options", {}).items() for part in option]
@@ -141,7 +141,7 @@ def next_commands(algorithm: RLAlgorithm, folder: Path) -> list[list[str]]:
     commands = [["lmgym", "eval", "--model", str(folder), "--base", model, *own]]
     if any(folder.glob("checkpoints/*")):
         more = ["--iterations", str(2 * algorithm.config.iterations)]
-        if algorithm.config.schedule != "constant":  # it has fallen: only another rate starts a schedule of its own
+        if algorithm.config.schedule != "constant":  # it has decayed: only another rate starts a new schedule
             more += ["--learning_rate", f"{algorithm.config.learning_rate / 2:g}"]
         commands.append(["lmgym", "train", "--resume", str(folder), *more, *(own if env is None else [])])
     if not own and env in HARDER:
@@ -150,15 +150,15 @@ def next_commands(algorithm: RLAlgorithm, folder: Path) -> list[list[str]]:
     return commands
 
 
-def _is_a_place(env: str) -> bool:
-    """Whether an environment is named as module:Class, and not by a name or a file."""
+def _is_import_path(env: str) -> bool:
+    """Whether an environment is given as module:Class, and not by a name or a file."""
     return ":" in env and env.partition(":")[0] not in names()
 
 
 def build(
     algorithm_class: type[RLAlgorithm], settings: TrainSettings, make_run: Callable[[], Run]
 ) -> tuple[RLAlgorithm, MemoryEstimate]:
-    """The algorithm with its environments, its policy and its reference if it asks for one; the memory it will need."""
+    """The algorithm with its environments, policy and reference, if it needs one, and the memory estimate."""
     env = settings.task.make("train")
     eval_env = None
     if settings.algorithm.eval_problems:
@@ -174,8 +174,8 @@ def build(
     reference = named or (model if has_kl else "")
     memory = expected_memory(env, examples, settings.policy, settings.algorithm, model, reference)
     policy = settings.policy.make(env, examples, seed=settings.algorithm.seed)
-    policy.prompt_ids(env.reset(options={"index": 0})[0])  # a prompt that cannot be built is said before a run begins
-    # Where none is named, the reference is the initial policy, or under LoRA the base model.
+    policy.prompt_ids(env.reset(options={"index": 0})[0])  # fails before the run starts if the prompt cannot be built
+    # If none is named, the reference is the initial policy, or under LoRA the base model.
     ref_policy = settings.policy.make(env, examples, named) if named else None
     algorithm = algorithm_class(policy, env, settings.algorithm, eval_env, make_run(), ref_policy)
     algorithm.trained_problems.fingerprints |= trained_problems(model)
@@ -183,11 +183,11 @@ def build(
 
 
 def fill_buffer(algorithm: RLAlgorithm, given: str) -> None:
-    """Loads the episodes to replay; a run that samples nothing needs them."""
+    """Loads the episodes to replay, which a run that samples nothing needs."""
     if given:
         load_buffer(algorithm, Path(given))
     elif not algorithm.config.problems_per_iteration:
-        raise UserError("--problems_per_iteration 0 samples nothing: name a file of episodes with --load_episodes.")
+        raise UserError("--problems_per_iteration 0 samples nothing: give a file of episodes with --load_episodes.")
 
 
 def load_buffer(algorithm: RLAlgorithm, path: Path) -> None:
@@ -196,12 +196,12 @@ def load_buffer(algorithm: RLAlgorithm, path: Path) -> None:
     if not episodes:
         raise UserError(f"{path} holds no episodes; give the episodes.jsonl of a run.")
     if not algorithm.config.replay_episodes:
-        raise UserError(f"the episodes of {path} would not be learnt from: say how many with --replay_episodes.")
+        raise UserError(f"the episodes of {path} would not be used: say how many with --replay_episodes.")
     capacity = algorithm.buffer.capacity
     if capacity is not None and len(episodes) > capacity:
         algorithm.run.warn(f"only the last {capacity} of the {len(episodes)} episodes of {path} are kept in memory.")
     if max(max(episode.tokens, default=0) for episode in episodes) >= algorithm.policy.model.vocabulary_size:
-        raise UserError(f"the episodes of {path} were written with another tokenizer than this model's.")
+        raise UserError(f"the episodes of {path} were sampled with another tokenizer than this model's.")
     newest = max((episode.iteration for episode in episodes), default=0)
     own = list(algorithm.buffer.episodes)
     algorithm.buffer.episodes.clear()
@@ -225,7 +225,7 @@ def _folder(algorithm_name: str, settings: TrainSettings) -> Path:
 
 
 def _new_folder(root: Path, name: str) -> Path:
-    """A folder for a run that does not exist yet, named after what it does and when."""
+    """A new folder for a run, named after its algorithm, its task and the time."""
     folder = root / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     number = 1
     while folder.exists():

@@ -1,4 +1,4 @@
-"""The protocol of an engine: it knows token ids, log-probabilities and policy versions, and nothing of text."""
+"""The protocol of an engine: token ids, log-probabilities and policy versions, never text."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from lmgym.types import Finish
 
 @dataclass(frozen=True)
 class Request:
-    """One sequence to continue; it is data, so that an engine may live in another process."""
+    """One sequence to continue; it is plain data, so that an engine can run in another process."""
 
     prompt: tuple[int, ...]
     max_tokens: int
     distribution: Distribution = FULL_SOFTMAX
-    """What to sample from; temperature 0 is greedy."""
+    """The sampling distribution; temperature 0 is greedy."""
     seed: int = 0
-    """All of a request's randomness: the same seed samples the same tokens, whatever else is in the batch."""
+    """The only source of randomness: the same seed samples the same tokens, whatever else is in the batch."""
     draws: int = 0
-    """How many tokens of this seed's random stream earlier requests have sampled.
+    """Number of tokens that earlier requests have sampled from this seed's random stream.
 
-    An action that is asked for in several requests thus samples the tokens that one request would have sampled.
+    An action that takes several requests thus samples the tokens that one request would have sampled.
     """
     stop_ids: frozenset[int] = frozenset()
-    """Ids that end the completion, which keeps them; the model's own end tokens always do."""
+    """Ids that end the completion and are part of it; the model's EOS ids always end it."""
 
 
 @dataclass
 class Completion:
-    """What was sampled after a prompt."""
+    """The tokens sampled after a prompt."""
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     finish: Finish = "length"
-    """`eos`: an end token of the model; `stop`: one of the request's `stop_ids`; `length`: `max_tokens` are sampled."""
+    """`eos`: an EOS token of the model; `stop`: one of the request's `stop_ids`; `length`: `max_tokens` is reached."""
     policy_version: int = 0
     """The version that sampled the first token."""
 
@@ -45,11 +45,11 @@ class Engine(Protocol):
     """Continues many sequences at once; each is returned as soon as it is finished."""
 
     def submit(self, requests: Sequence[Request]) -> list[int]:
-        """Queues requests and gives each a request id."""
+        """Queues requests and returns their ids."""
         ...
 
     def wait(self, request_ids: Collection[int]) -> dict[int, Completion]:
-        """Samples until at least one of these requests is finished, and gives all of them that are, each once."""
+        """Samples until at least one of these requests is finished, and returns all finished ones, each once."""
         ...
 
     def cancel(self, request_ids: Collection[int]) -> None:
@@ -57,7 +57,7 @@ class Engine(Protocol):
         ...
 
     def release_cache(self) -> None:
-        """Frees the KV cache, because the weights are about to change; unfinished requests are computed again."""
+        """Frees the KV cache before the weights change; unfinished requests are recomputed."""
         ...
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:

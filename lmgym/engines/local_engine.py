@@ -1,4 +1,4 @@
-"""What engines of this process share: request ids, a queue of waiting rows, and passes until a row is done."""
+"""The base class of in-process engines: request ids, a queue of waiting rows, and passes until a row is done."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ class LocalEngine(ABC):
         self._next_request_id = 0
 
     def submit(self, requests: Sequence[Request]) -> list[int]:
-        """Queues requests and gives each a request id."""
+        """Queues requests and returns their ids."""
         first = self._next_request_id
         self._next_request_id += len(requests)
-        rows = [Row.start(first + place, request) for place, request in enumerate(requests)]
+        rows = [Row.start(first + index, request) for index, request in enumerate(requests)]
         self._rows |= {row.request_id: row for row in rows}
         self._waiting += rows
         return [row.request_id for row in rows]
 
     @torch.inference_mode()
     def wait(self, request_ids: Collection[int]) -> dict[int, Completion]:
-        """Samples until at least one of these requests is finished, and gives all of them that are, each once."""
-        asked = [request_id for request_id in request_ids if request_id in self._rows]
+        """Samples until at least one of these requests is finished, and returns all finished ones, each once."""
+        pending = [request_id for request_id in request_ids if request_id in self._rows]
         done: list[int] = []
-        while asked and not done:
-            done = [request_id for request_id in asked if self._rows[request_id].done]
+        while pending and not done:
+            done = [request_id for request_id in pending if self._rows[request_id].done]
             if not done:
                 self._advance()
         return {request_id: self._rows.pop(request_id).completion for request_id in done}
@@ -58,8 +58,8 @@ class LocalEngine(ABC):
 
     @abstractmethod
     def release_cache(self) -> None:
-        """Frees the KV cache, because the weights are about to change; unfinished requests are computed again."""
+        """Frees the KV cache before the weights change; unfinished requests are recomputed."""
 
     @abstractmethod
     def _advance(self) -> None:
-        """One pass: every running row samples its next token."""
+        """One forward pass: every running row samples its next token."""

@@ -1,4 +1,4 @@
-"""How much memory there is to use, without a dependency for it."""
+"""The free memory of a device, without an extra dependency."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 import torch
 
 UNKNOWN = 8 << 30
-"""What is assumed to be free where the system does not say."""
+"""Bytes assumed to be free where the system does not report it."""
 
 
 def free_bytes(device: torch.device) -> int:
-    """The memory that could be had now, or a guess where the system does not say."""
+    """The free memory in bytes, or a guess where the system does not report it."""
     known = known_free_bytes(device)
     return UNKNOWN if known is None else known
 
 
 def known_free_bytes(device: torch.device) -> int | None:
-    """The memory that could be had now: the device's own, or what the system and its container still give."""
+    """The free bytes of the CUDA device, or the smaller of the system's and the container's; None if unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     limits = [limit for limit in (_available(), _left_in_container()) if limit is not None]
@@ -36,13 +36,13 @@ def _available() -> int | None:
 def _left_in_container() -> int | None:
     try:
         limit, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
-    except (OSError, ValueError):  # no container, or one whose limit reads "max"
+    except (OSError, ValueError):  # no container, or one whose limit is "max"
         return None
     return max(limit - used + _reclaimable(), 0)
 
 
 def _reclaimable() -> int:
-    """What a container counts as used and gives back when asked: pages of files that were read some time ago."""
+    """Bytes that a container counts as used but can reclaim: inactive pages of the file cache."""
     try:
         lines = Path("/sys/fs/cgroup/memory.stat").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""The engine that is right for every architecture: each token is a whole forward pass, and nothing is cached."""
+"""The engine that is exact for every architecture: each token takes a full forward pass, without a KV cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lmgym.models.language_model import LanguageModel
 
 
 class PlainEngine(LocalEngine):
-    """Recomputes everything: slow, and the ground truth of every faster engine."""
+    """Recomputes the full sequence for every token: slow, and the reference that faster engines are tested against."""
 
     def __init__(self, model: LanguageModel, max_running: int = 32) -> None:
         super().__init__(model)
@@ -26,7 +26,7 @@ class PlainEngine(LocalEngine):
         self._waiting = [row for row in self._waiting if not row.done]
 
     def _next_logits(self, rows: list[Row]) -> Tensor:
-        """Logits [rows, vocabulary] after the last token of each; padding is on the right and never looked at."""
+        """Logits [rows, vocabulary] after the last token of each; right padding does not affect them."""
         tokens = torch.zeros(len(rows), max(len(row.tokens) for row in rows), dtype=torch.long)
         for line, row in enumerate(rows):
             tokens[line, : len(row.tokens)] = torch.tensor(row.tokens)

@@ -1,4 +1,4 @@
-"""A request that is being served, and how a batch of them samples its next tokens: the same for every local engine."""
+"""A request in progress, and how a batch of requests samples its next tokens, shared by all local engines."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from lmgym.models.language_model import LanguageModel
 
 @dataclass(eq=False)
 class Row:
-    """A request that is being served: its prompt and sampled tokens, and the state of its random stream."""
+    """A request in progress: its prompt and sampled tokens, and the state of its random stream."""
 
     request_id: int
     request: Request
     tokens: list[int]
-    """The prompt and what was sampled after it."""
+    """The prompt and the sampled tokens."""
     completion: Completion
     uniforms: np.random.Generator
     done: bool = False
 
     @classmethod
     def start(cls, request_id: int, request: Request) -> Row:
-        """A row that has sampled nothing yet."""
+        """A row with no sampled tokens yet."""
         uniforms = uniform_stream(request.seed, request.draws)
         return cls(request_id, request, list(request.prompt), Completion(), uniforms)
 
     def append(self, token: int, logprob: float, eos_ids: Collection[int], policy_version: int) -> None:
-        """Adds a sampled token and notes whether it is the last one."""
+        """Appends a sampled token and sets `done` if it is the last one."""
         completion = self.completion
         if not completion.token_ids:
             completion.policy_version = policy_version
@@ -51,12 +51,12 @@ class Row:
 def sample_next_tokens(rows: Sequence[Row], logits: Tensor, model: LanguageModel) -> None:
     """Samples a token for every row from logits [rows, vocabulary] and appends it."""
     if logits.device.type == "mps":
-        logits = logits.cpu()  # exact sampling adds up in float64, which MPS does not have
+        logits = logits.cpu()  # exact sampling sums in float64, which MPS does not support
     eos_ids = model.eos_ids
     for distribution in dict.fromkeys(row.request.distribution for row in rows):
-        alike = [index for index, row in enumerate(rows) if row.request.distribution == distribution]
-        some = logits if len(alike) == len(rows) else logits[alike]
-        uniforms = torch.from_numpy(np.stack([rows[index].uniforms.random(2) for index in alike]))
-        tokens, logprobs = choose_tokens(some, distribution, uniforms.to(logits.device))
-        for index, token, logprob in zip(alike, tokens.tolist(), logprobs.tolist(), strict=True):
+        selected = [index for index, row in enumerate(rows) if row.request.distribution == distribution]
+        chosen = logits if len(selected) == len(rows) else logits[selected]
+        uniforms = torch.from_numpy(np.stack([rows[index].uniforms.random(2) for index in selected]))
+        tokens, logprobs = choose_tokens(chosen, distribution, uniforms.to(logits.device))
+        for index, token, logprob in zip(selected, tokens.tolist(), logprobs.tolist(), strict=True):
             rows[index].append(token, logprob, eos_ids, model.version)

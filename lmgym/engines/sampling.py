@@ -1,4 +1,4 @@
-"""Exact sampling that costs little: a block of ids by one uniform number, an id within it by another."""
+"""Exact sampling at low cost: one uniform number selects a block of ids, a second one an id within it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ BLOCK = 128
 
 
 def choose_tokens(logits: Tensor, distribution: Distribution, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """Draws one id per row of logits [rows, vocabulary], which it uses up, with `uniforms` [rows, 2].
+    """Samples one id per row of logits [rows, vocabulary], which it overwrites, with `uniforms` [rows, 2].
 
-    Returns the ids and their log-probabilities under the distribution that they were drawn from. One number for both
-    levels would be exact too, but in the tail of a large vocabulary, where an id is thinner than the rounding of the
-    sum before it, the draw would depend on who else is in the batch.
+    Returns the ids and their log-probabilities under the distribution that they were sampled from. One number for both
+    levels would be exact too, but in the tail of a large vocabulary, where the probability of an id is smaller than the
+    rounding error of the cumulative sum, the sampled id would depend on the other rows of the batch.
     """
     logits = distribution.apply_(logits.float())
     top, best = logits.max(dim=-1)
@@ -33,22 +33,22 @@ def choose_tokens(logits: Tensor, distribution: Distribution, uniforms: Tensor) 
 
 
 def _invert(blocks: Tensor, cumulative: Tensor, uniforms: Tensor) -> Tensor:
-    """The block of weights [rows, blocks, BLOCK] where the first number falls, and the id where the second does."""
+    """Samples from weights [rows, blocks, BLOCK]: the first number selects a block, the second an id in it."""
     block = _find(cumulative, uniforms[:, :1])
     inside = blocks[torch.arange(len(blocks), device=blocks.device), block].double().cumsum(dim=-1)
     return block * BLOCK + _find(inside, uniforms[:, 1:])
 
 
 def _find(cumulative: Tensor, uniforms: Tensor) -> Tensor:
-    """Where a share [rows, 1] of the whole falls in running sums [rows, places]; never where nothing was added."""
+    """The index at a fraction [rows, 1] of the total in cumulative sums [rows, entries]; never one of weight 0."""
     total = cumulative[:, -1:].contiguous()
-    place = torch.searchsorted(cumulative, uniforms * total, right=True)
-    last = torch.searchsorted(cumulative, total)  # rounding may point behind the last place that added something
-    return torch.minimum(place, last)[:, 0]
+    index = torch.searchsorted(cumulative, uniforms * total, right=True)
+    last = torch.searchsorted(cumulative, total)  # rounding may point past the last entry of positive weight
+    return torch.minimum(index, last)[:, 0]
 
 
 def uniform_stream(seed: int, draws: int = 0) -> np.random.Generator:
-    """The source of a request's uniform numbers, two per sampled token, behind those of so many tokens."""
+    """The random stream of a request, two uniform numbers per sampled token, without those of the first `draws`."""
     stream = np.random.Generator(np.random.Philox(seed))
     stream.random(2 * draws)
     return stream

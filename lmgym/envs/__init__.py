@@ -1,4 +1,4 @@
-"""Environments: tasks that speak text."""
+"""Environments: tasks whose observations and actions are text."""
 
 from lmgym.envs.arithmetic import ArithmeticEnv, ArithmeticProblems
 from lmgym.envs.dataset_file import DatasetFile, load_dataset_file

@@ -1,4 +1,4 @@
-"""Arithmetic: endless questions such as `What is 47 + 85?`."""
+"""Arithmetic: procedural questions such as `What is 47 + 85?`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPERATORS = "+-*/"
 
 
 class ArithmeticEnv(MathEnv):
-    """One operation on two numbers of up to `digits` digits, whose result is a whole number and not negative."""
+    """One operation on two numbers of up to `digits` digits, whose result is a non-negative integer."""
 
     def __init__(
         self,
@@ -35,19 +35,19 @@ class ArithmeticEnv(MathEnv):
 
 
 class ArithmeticProblems(ProceduralProblems):
-    """The questions, each made when it is asked for."""
+    """The questions, each generated on access."""
 
     def __init__(self, split: str = "train", seed: int = 0, digits: int = 2, operators: str = "+-") -> None:
         super().__init__("arithmetic", split, seed)
         if not 1 <= digits <= 12:
-            raise UserError(f"digits is {digits}: it is a whole number from 1 to 12.")
+            raise UserError(f"digits is {digits}: it must be an integer from 1 to 12.")
         if not operators or set(operators) - set(OPERATORS):
-            raise UserError(f'operators is "{operators}": it holds one or more of {OPERATORS}.')
+            raise UserError(f'operators is "{operators}": it must hold one or more of {OPERATORS}.')
         self.digits = digits
         self.operators = operators
 
     def draws(self, random_source: random.Random, problem_id: str) -> Iterator[Problem]:
-        """Draws an operator, and then numbers for it again and again."""
+        """Samples an operator, and yields problems with it."""
         operator = random_source.choice(self.operators)
         while True:
             left, right = self._operands(random_source, operator)
@@ -57,7 +57,7 @@ class ArithmeticProblems(ProceduralProblems):
             yield Problem(problem_id, f"What is {left} {operator} {right}?", str(answer), solution)
 
     def split_key(self, problem: Problem) -> str:
-        """The prompt, with the operands of a sum or a product in order: 5 + 3 belongs where 3 + 5 does."""
+        """The prompt, with the operands of a sum or a product in order: 5 + 3 is in the split of 3 + 5."""
         left, operator, right = problem.prompt.removeprefix("What is ").removesuffix("?").split(" ")
         if operator in "+*":
             left, right = sorted((left, right), key=int)

@@ -25,16 +25,16 @@ from lmgym.rewards.steps import StepReward
 from lmgym.types import Problem
 
 MARK = "####"
-"""What GSM8K writes before the answer."""
+"""The marker before the answer in GSM8K."""
 
 QUESTION_KEYS = ("question", "problem", "input")
 ANSWER_KEYS = ("solution", "answer", "target")
 MAX_TEXT_ANSWER = 100
-"""How many characters an answer may have that is compared as a text."""
+"""Maximum characters of an answer that is compared as text."""
 
 _NO_ANSWER = (
     rf'the solution states no answer: end it with "{MARK} N", "The answer is: N" or \boxed{{N}}, '
-    'give a short text as "answer", or bring a reward.'
+    'give a short text as "answer", or pass a reward.'
 )
 
 
@@ -62,7 +62,7 @@ class Dataset:
 
 
 def load_dataset_file(path: str | Path, name: str = "", is_graded: bool = True) -> Dataset:
-    """Reads a file of rows; a row that cannot be used is an error that names the file, the line and the fault."""
+    """Reads a file of rows; an invalid row is an error that names the file, the line and the fault."""
     path = Path(path)
     problems: list[Problem] = []
     form: AnswerForm | None = None
@@ -83,24 +83,24 @@ def load_dataset_file(path: str | Path, name: str = "", is_graded: bool = True) 
 def _common_form(
     form: AnswerForm | None, row_form: AnswerForm, is_worked: bool, answer: str, is_graded: bool
 ) -> AnswerForm:
-    """Gives the form of the rows so far and of the next one."""
+    """The common answer form of the rows so far and the next one."""
     if form is None or type(form) is type(row_form):
         return row_form
     if not is_graded:
         return FreeAnswer()
-    # Plain answers may be numbers here and words there; between worked solutions a word is a mistake.
+    # Without worked solutions, answers may be numbers and words; among worked solutions, a word is a mistake.
     if not is_worked and not isinstance(form, BoxedAnswer) and not isinstance(row_form, BoxedAnswer):
         return TextAnswer()
     is_text = isinstance(form, NumberAnswer) and isinstance(row_form, TextAnswer)
     fault = f'the answer "{answer[:40]}" is not a number; ' if is_text else ""
     raise UserError(
         f"{fault}the answer is stated in another form than in the rows before; "
-        r'use "The answer is: N" throughout, or \boxed{}, or bring a reward.'
+        r'use "The answer is: N" throughout, or \boxed{}, or pass a reward.'
     )
 
 
 def read_rows(path: Path) -> Iterator[tuple[str, Any]]:
-    """Gives each row of a JSON list or of a JSONL file, with the place where it stands."""
+    """Yields each row of a JSON list or of a JSONL file, with its location."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -117,18 +117,18 @@ def read_rows(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def problem_from_row(row: Any, default_id: str, is_graded: bool = True) -> tuple[Problem, AnswerForm]:
-    """Makes a problem of a row, in any of the forms that the datasets of this field have; `info` keeps what is left."""
+    """Makes a problem of a row in any of the usual dataset formats; the other fields go into `info`."""
     if not isinstance(row, dict):
         raise UserError(f"a row is a JSON object, but this one is {type(row).__name__}.")
     prompt = _text(row, QUESTION_KEYS)
-    solution, answer, form = _solution_and_answer(row) if is_graded else _whatever_is_there(row)
+    solution, answer, form = _solution_and_answer(row) if is_graded else _answer_or_text(row)
     texts = {key for key in (*QUESTION_KEYS, *ANSWER_KEYS) if isinstance(row.get(key), str)}
     info = {key: value for key, value in row.items() if key != "id" and key not in texts}
     return Problem(str(row.get("id", default_id)), prompt, answer, solution, info), form
 
 
-def _whatever_is_there(row: dict[str, Any]) -> tuple[str, str, AnswerForm]:
-    """Gives the answer if there is one to grade by, and else the text that stands in its place, or nothing."""
+def _answer_or_text(row: dict[str, Any]) -> tuple[str, str, AnswerForm]:
+    """The answer if it can be graded, else the text in its place, or an empty text."""
     try:
         return _solution_and_answer(row)
     except UserError:
@@ -160,14 +160,14 @@ def _solution_and_answer(row: dict[str, Any]) -> tuple[str, str, AnswerForm]:
 def _with_final_line(worked: str, answer: str) -> tuple[str, str, AnswerForm]:
     form: AnswerForm = TextAnswer() if parse_number(answer) is None else NumberAnswer()
     final_line = form.show(answer)
-    # Also refuses a text that is too long, or of several lines, to be found again.
+    # Also rejects a text that could not be parsed again: too long, or of several lines.
     if not answer or len(answer) > MAX_TEXT_ANSWER or form.strict(final_line) is None or "\n" in answer:
         raise UserError(_NO_ANSWER)
     return f"{worked}\n{final_line}" if worked else final_line, answer, form
 
 
 def keep_last_box(solution: str) -> str:
-    r"""Unboxes all but the last box, so that the one answer of a solution is the one that counts."""
+    r"""Unboxes all but the last box, so that a solution states exactly one answer."""
     start = max(solution.rfind("\\boxed"), solution.rfind("\\fbox"))
     earlier = solution[:start].replace("\\boxed", "").replace("\\fbox", "")
     return earlier + solution[start:]
@@ -182,8 +182,8 @@ def _text(row: dict[str, Any], keys: tuple[str, ...]) -> str:
             return str(value)
         if key in row:
             raise UserError(f'"{key}" is not a text, or is empty.')
-    wanted = " or ".join(f'"{key}"' for key in keys)
-    raise UserError(f"the row has no {wanted}; it has {', '.join(map(repr, row)) or 'nothing'}.")
+    expected = " or ".join(f'"{key}"' for key in keys)
+    raise UserError(f"the row has no {expected}; it has {', '.join(map(repr, row)) or 'nothing'}.")
 
 
 def _is_number(value: Any) -> bool:

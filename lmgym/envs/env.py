@@ -1,4 +1,4 @@
-"""The base of every environment: a gymnasium.Env whose observations are conversations and whose actions are text."""
+"""The base class of environments: a gymnasium.Env whose observations are conversations and whose actions are text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lmgym.types import Action, Finish, Problem, State
 EnvType = TypeVar("EnvType", bound="Env")
 
 LARGE_COPY = 1_000_000
-"""An attribute that takes more bytes than this is worth sharing between the episodes."""
+"""An attribute of more bytes than this should be shared between episodes."""
 
 
 class TextSpace(gymnasium.Space[str]):
@@ -30,7 +30,7 @@ class TextSpace(gymnasium.Space[str]):
         return isinstance(x, str)
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """Gives a short sum, as an action that no one would learn from."""
+        """A line that states a random answer."""
         left, right = self.np_random.integers(100, size=2)
         return f"The answer is: {left + right}"
 
@@ -39,7 +39,7 @@ class TextSpace(gymnasium.Space[str]):
 
 
 class StateSpace(gymnasium.Space[State]):
-    """The space of all states, of which some are drawn from the given problems."""
+    """The space of all states; samples are initial states of the given problems."""
 
     def __init__(self, problems: Sequence[Problem] = ()) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class StateSpace(gymnasium.Space[State]):
         return isinstance(x, State)
 
     def sample(self, mask: Any = None, probability: Any = None) -> State:
-        """Gives the first state of some problem."""
+        """The initial state of a random problem."""
         if not len(self.problems):
             return State(Problem("none", "", ""), ())
         return first_state(self.problems[int(self.np_random.integers(len(self.problems)))])
@@ -60,34 +60,34 @@ class StateSpace(gymnasium.Space[State]):
 
 @dataclass(frozen=True)
 class MadeFrom:
-    """The name, the split and the options that make an environment again."""
+    """The name, the split and the options from which an environment can be made again."""
 
     name: str
     split: str
     options: dict[str, Any]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MadeFrom:
-        """The environments of all episodes share it."""
+        """Returns itself: it is immutable, and the environments of all episodes share it."""
         return self
 
 
 @dataclass(frozen=True)
 class Response:
-    """What an environment makes of an action."""
+    """The response of an environment to an action."""
 
     reward: float = 0.0
     reply: str = ""
-    """What it says to the policy; empty when it merely waits for more of the same message."""
+    """The reply to the policy; empty if the environment only waits for more of the same message."""
     terminated: bool = False
     truncated: bool = False
     info: dict[str, Any] = field(default_factory=dict)
 
 
 class Env(gymnasium.Env[State, str]):
-    """A task that is a sequence of problems; a subclass states how it responds to what the policy says."""
+    """A task that is a sequence of problems; a subclass implements `respond`, its response to an action."""
 
     shared_attributes: ClassVar[tuple[str, ...]] = ("problems", "observation_space", "action_space", "spec", "metadata")
-    """What all episodes read and none changes; every other attribute is copied, so that each episode has its own."""
+    """Attributes that all episodes share and none changes; every other attribute is copied for each episode."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         if not len(problems):
@@ -98,30 +98,30 @@ class Env(gymnasium.Env[State, str]):
         self._state: State | None = None
 
     made_from: MadeFrom | None = None
-    """What `lmgym.make` was told, so that a run can say what it was trained on."""
+    """The arguments of `lmgym.make`, for the config.json of a run."""
 
     _copied_sources: tuple[Any, ...] = ()
-    _is_weighed: bool = False
+    _is_size_checked: bool = False
 
     @property
     def state(self) -> State:
-        """The conversation that waits for an action; while `respond` runs, still the one before the action."""
+        """The current state; while `respond` runs, still the state before the action."""
         if self._state is None:
-            raise ResetNeeded("The episode has ended or not begun: call reset() before step().")
+            raise ResetNeeded("The episode has ended or not started: call reset() before step().")
         return self._state
 
     @abstractmethod
     def respond(self, state: State, text: str, finish: Finish) -> Response:
-        """Says what follows `text`, which `state.messages` hold already, and which ended as `finish` says."""
+        """The response to the action `text`, which is already in `state.messages` and which ended by `finish`."""
 
     def opening(self, problem: Problem) -> str:
-        """Gives the first message of an episode; override it to set a game up."""
+        """The first message of an episode; override it to set up a game."""
         return problem.prompt
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[State, dict[str, Any]]:
-        """Begins an episode, on a problem drawn at random or chosen by `options={"index": i}`.
+        """Starts an episode, on a random problem or the one chosen by `options={"index": i}`.
 
-        A seed decides `np_random` and every random source that is an attribute or, in a clone, was copied with one.
+        `seed` seeds `np_random` and every random source that is an attribute or, in a clone, was copied with one.
         """
         super().reset(seed=seed)
         if seed is not None:
@@ -131,9 +131,9 @@ class Env(gymnasium.Env[State, str]):
         return self._state, {}
 
     def step(self, action: str | Action) -> tuple[State, float, bool, bool, dict[str, Any]]:
-        """Adds the policy's text to the conversation and gives the state, reward, terminated, truncated and info.
+        """Appends the action to the conversation and returns the state, reward, terminated, truncated and info.
 
-        An `Action` says how it ended; a text alone has the finish "stop".
+        An `Action` has its own finish; for a plain text it is "stop".
         """
         before = self.state
         if isinstance(action, str):
@@ -142,26 +142,26 @@ class Env(gymnasium.Env[State, str]):
             raise UserError(f"An action is a text or an lmgym.Action, but step() was given {type(action).__name__}.")
         response = self.respond(before.after(action.text), action.text, action.finish)
         if not isinstance(response, Response):
-            raise UserError(f"{type(self).__name__}.respond gave {response!r:.60}: it must return an lmgym.Response.")
+            raise UserError(f"{type(self).__name__}.respond returned {response!r:.60}: return an lmgym.Response.")
         reward = checked_reward(response.reward, self.respond, before.problem)
         state = before.after(action.text, response.reply)
         self._state = None if response.terminated or response.truncated else state
         return state, reward, response.terminated, response.truncated, response.info
 
     def clone(self: EnvType) -> EnvType:
-        """Makes another environment on the same problems, for another episode at the same time."""
-        twin = copy.copy(self)
-        twin._state = None
-        twin._np_random = None
-        twin._np_random_seed = None
-        attributes = vars(twin)
-        # A method of this environment must become one of the twin, wherever it is kept.
+        """A copy of the environment on the same problems, for a parallel episode."""
+        clone = copy.copy(self)
+        clone._state = None
+        clone._np_random = None
+        clone._np_random_seed = None
+        attributes = vars(clone)
+        # A bound method of this environment must be rebound to the clone, wherever it is stored.
         shared = {
             name: value
             for name, value in attributes.items()
             if name in self.shared_attributes and getattr(value, "__self__", None) is not self
         }
-        memo: dict[int, Any] = {id(self): twin, **{id(value): value for value in shared.values()}}
+        memo: dict[int, Any] = {id(self): clone, **{id(value): value for value in shared.values()}}
         given = len(memo)
         for name, value in attributes.items():
             before = len(memo)
@@ -169,27 +169,27 @@ class Env(gymnasium.Env[State, str]):
                 attributes[name] = copy.deepcopy(value, memo)
             except Exception as error:
                 raise UserError(
-                    f"{type(self).__name__} cannot play several episodes at once: its attribute {name!r} cannot be "
-                    f"copied ({error}); make it in opening(), or name it in shared_attributes if no episode changes it."
+                    f"{type(self).__name__} cannot run several episodes at once: its attribute {name!r} cannot be "
+                    f"copied ({error}); make it in opening(), or list it in shared_attributes if no episode changes it."
                 ) from error
-            if not self._is_weighed:
-                self._weigh(name, _copies(memo, before))
-        self._is_weighed = twin._is_weighed = True
-        twin._copied_sources = tuple(copied for copied in _copies(memo, given) if is_random_source(copied))
-        return twin
+            if not self._is_size_checked:
+                self._warn_if_large(name, _copies(memo, before))
+        self._is_size_checked = clone._is_size_checked = True
+        clone._copied_sources = tuple(copied for copied in _copies(memo, given) if is_random_source(copied))
+        return clone
 
     def _own_sources(self) -> list[Any]:
         """The random sources among the attributes that episodes do not share."""
         excluded = {"_np_random", *self.shared_attributes}
         return [value for name, value in vars(self).items() if name not in excluded and is_random_source(value)]
 
-    def _weigh(self, name: str, copies: Iterable[Any]) -> None:
-        """Warns of an attribute that is large to copy for every episode."""
+    def _warn_if_large(self, name: str, copies: Iterable[Any]) -> None:
+        """Warns of a large attribute that is copied for every episode."""
         size = sum(map(sys.getsizeof, copies))
         if size > LARGE_COPY:
             gymnasium.logger.warn(
                 f"{type(self).__name__} copies its attribute {name!r}, {size / 1e6:.0f} MB, for every episode; "
-                "name it in shared_attributes if no episode changes it."
+                "list it in shared_attributes if no episode changes it."
             )
 
     def _index(self, options: dict[str, Any]) -> int:
@@ -200,15 +200,15 @@ class Env(gymnasium.Env[State, str]):
             return int(self.np_random.integers(len(self.problems)))
         index, count = options["index"], len(self.problems)
         if isinstance(index, bool) or not hasattr(index, "__index__") or not 0 <= index < count:
-            raise UserError(f"There is no problem {index!r}: the index is a whole number from 0 to {count - 1}.")
+            raise UserError(f"There is no problem {index!r}: the index must be an integer from 0 to {count - 1}.")
         return int(index)
 
 
 def _copies(memo: dict[int, Any], first: int) -> list[Any]:
-    """What deepcopy has copied from place `first` of its memo on; the list of what it keeps alive is not a copy."""
+    """The copies in deepcopy's memo from entry `first` on; its list of objects to keep alive is not a copy."""
     return [value for key, value in list(memo.items())[first:] if key != id(memo)]
 
 
 def first_state(problem: Problem, opening: str | None = None) -> State:
-    """Makes the state in which only the problem has been said."""
+    """The initial state: a conversation that holds only the problem."""
     return State(problem, ({"role": "user", "content": problem.prompt if opening is None else opening},))

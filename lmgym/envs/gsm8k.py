@@ -39,6 +39,6 @@ def _load(split: str, path: str | None, hold_out_validation: bool = False) -> Da
 
     if split == "validation" or (split == "train" and hold_out_validation):
         dataset = _load("train", path)
-        rest, validation = held_out(dataset.problems)
-        return replace(dataset, problems=validation if split == "validation" else rest)
+        training, validation = held_out(dataset.problems)
+        return replace(dataset, problems=validation if split == "validation" else training)
     return load_dataset_file(path or dataset_file("gsm8k", split), f"gsm8k/{split}")

@@ -13,7 +13,7 @@ _SEED = 0
 
 
 def hold_out_validation(problems: Sequence[Problem]) -> tuple[list[Problem], list[Problem]]:
-    """Parts training problems into those to train on, in their order, and the last 500 of a seeded shuffle."""
+    """Splits training problems into those to train on, in their order, and the last 500 of a seeded shuffle."""
     if len(problems) <= VALIDATION_SIZE:
         raise UserError(
             f"Validation holds out {VALIDATION_SIZE} training problems, but there are only {len(problems)}: "
@@ -23,5 +23,5 @@ def hold_out_validation(problems: Sequence[Problem]) -> tuple[list[Problem], lis
     random.Random(_SEED).shuffle(order)
     held_out = order[-VALIDATION_SIZE:]
     chosen = set(held_out)
-    rest = [problem for index, problem in enumerate(problems) if index not in chosen]
-    return rest, [problems[index] for index in held_out]
+    training = [problem for index, problem in enumerate(problems) if index not in chosen]
+    return training, [problems[index] for index in held_out]

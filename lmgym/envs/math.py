@@ -20,7 +20,7 @@ from lmgym.types import Problem
 
 
 class MATH(MathEnv):
-    """The 7,500 training or 5,000 test problems, or some subjects and levels; `math_verify` takes that grader.
+    """The 7,500 training or 5,000 test problems, or some subjects and levels; `math_verify` selects that grader.
 
     `validation` is 500 of the training problems, which `train` leaves out if `hold_out_validation` is set.
     """
@@ -50,13 +50,13 @@ def _load(split: str, path: str | None, hold_out_validation: bool = False) -> tu
     from lmgym.assets.catalogue import dataset_file
 
     if split == "validation" or (split == "train" and hold_out_validation):
-        rest, validation = held_out(_load("train", path))
-        return tuple(validation if split == "validation" else rest)
+        training, validation = held_out(_load("train", path))
+        return tuple(validation if split == "validation" else training)
     file = Path(path) if path else dataset_file("math", split)
     problems: list[Problem] = []
     for where, row in read_rows(file):
         try:
-            problem, form = problem_from_row(_mended(row), f"math/{split}/{len(problems)}")
+            problem, form = problem_from_row(_repaired(row), f"math/{split}/{len(problems)}")
         except UserError as error:
             raise UserError(f"{file}, {where}: {error}") from None
         if not isinstance(form, BoxedAnswer):
@@ -65,7 +65,7 @@ def _load(split: str, path: str | None, hold_out_validation: bool = False) -> tu
     return tuple(problems)
 
 
-def _mended(row: Any) -> Any:
+def _repaired(row: Any) -> Any:
     """Fills the empty box of the two training rows that have one; the answer of both is 0."""
     if isinstance(row, dict) and isinstance(row.get("solution"), str):
         return {**row, "solution": row["solution"].replace("\\boxed{}", "\\boxed{0}")}
@@ -84,8 +84,8 @@ def _with_subjects(problems: Sequence[Problem], subjects: tuple[str, ...]) -> Se
     for subject in subjects:
         if _plain(subject) not in known:
             raise UserError(f'MATH has no subject "{subject}": it has {", ".join(sorted(known.values()))}.')
-    wanted = {_plain(subject) for subject in subjects}
-    return [problem for problem in problems if _plain(problem.info["subject"]) in wanted]
+    chosen = {_plain(subject) for subject in subjects}
+    return [problem for problem in problems if _plain(problem.info["subject"]) in chosen]
 
 
 def _with_levels(problems: Sequence[Problem], levels: tuple[int, ...]) -> Sequence[Problem]:
@@ -96,6 +96,6 @@ def _with_levels(problems: Sequence[Problem], levels: tuple[int, ...]) -> Sequen
 
 
 def _plain(subject: Any) -> str:
-    """Spells a subject so that `Counting & Probability` and `counting_and_probability` are one."""
+    """Normalises a subject, so that `Counting & Probability` equals `counting_and_probability`."""
     words = str(subject).lower().replace("&", " ").replace("_", " ").replace("-", " ").split()
     return " ".join(word for word in words if word != "and")

@@ -1,4 +1,4 @@
-"""Maths tasks: a problem, a solution line by line or as a whole, and a reward for its final answer."""
+"""Maths tasks: the policy solves a problem, line by line or in one action, and the final answer is rewarded."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ class MathEnv(Env):
             raise UserError(f"max_steps is {max_steps}: an episode needs at least one step.")
         self.answer_form: AnswerForm = answer_form or NumberAnswer()
         if reward is None and isinstance(self.answer_form, FreeAnswer):
-            raise UserError(
-                "These problems have no answers to grade by: bring a reward, a function of (problem, text)."
-            )
+            raise UserError("These problems have no answers to grade: pass a reward, a function of (problem, text).")
         self.stepwise = stepwise
         self.max_steps = max_steps
         self.reward: Reward = reward or FinalAnswer(self.answer_form)
@@ -47,9 +45,9 @@ class MathEnv(Env):
         return self.answer_form.instruction
 
     def respond(self, state: State, text: str, finish: Finish) -> Response:
-        """Waits for the next line until the answer, the end of the turn or a limit, and then grades what is there.
+        """Waits for the next line until the answer, the end of the turn or a limit, and then grades the solution.
 
-        An answer that its token budget cut off truncates the episode, unless the final answer is already out.
+        An action that reaches its token budget truncates the episode, unless it already states the final answer.
         """
         solution = state.messages[-1]["content"]
         reward = 0.0

@@ -1,4 +1,4 @@
-"""The options of an environment as the texts that a command line and config.json hold, and back."""
+"""Environment options as strings, as in a command line and config.json, and their parsing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def literal(text: str) -> Any:
-    """An option's value as a number, a truth, nothing or a list where it reads like one."""
+    """Parses an option as an int, a float, a bool, None or a comma-separated list; else returns the text."""
     named = {"true": True, "false": False, "none": None}
     if text.lower() in named:
         return named[text.lower()]
@@ -20,9 +20,9 @@ def literal(text: str) -> Any:
 
 
 def spelled(value: Any) -> str | None:
-    """The text that `literal` reads as this value, if there is one."""
+    """The text that `literal` parses as this value, or None."""
     value = str(value) if isinstance(value, Path) else value
     value = list(value) if isinstance(value, tuple) else value
     text = "".join(f"{item}," for item in value) if isinstance(value, list) else str(value)
-    read = literal(text)
-    return text if type(read) is type(value) and read == value else None
+    parsed = literal(text)
+    return text if type(parsed) is type(value) and parsed == value else None

@@ -1,4 +1,4 @@
-"""Endless datasets: item i is made, when it is asked for, by a generator seeded by (seed, i)."""
+"""Procedural datasets: item i is generated on access, by a random generator seeded with (seed, i)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_DRAWS = 1000
 
 
 class ProceduralProblems(Sequence[Problem]):
-    """A lazy sequence of 2^31 problems, of which no two splits share one whatever the seeds and options."""
+    """A lazy sequence of 2^31 problems; its splits are disjoint for all seeds and options."""
 
     def __init__(self, name: str, split: str, seed: int) -> None:
         if split not in SPLITS:
@@ -32,10 +32,10 @@ class ProceduralProblems(Sequence[Problem]):
 
     @abstractmethod
     def draws(self, random_source: random.Random, problem_id: str) -> Iterator[Problem]:
-        """Makes problems without end, of which the first that belongs to the split is taken."""
+        """Yields problems without end; the first one that belongs to the split is used."""
 
     def split_key(self, problem: Problem) -> str:
-        """What decides the split of a problem: those that differ only in exchangeable words share a key."""
+        """The key that determines the split of a problem; problems that differ only in wording share it."""
         return problem.prompt
 
     def __len__(self) -> int:
@@ -49,7 +49,7 @@ class ProceduralProblems(Sequence[Problem]):
         if isinstance(index, slice):
             return [self[position] for position in range(*index.indices(LENGTH))]
         if not 0 <= index < LENGTH:
-            raise IndexError(f"There is no problem {index}: the index is a whole number from 0 to {LENGTH - 1}.")
+            raise IndexError(f"There is no problem {index}: the index must be an integer from 0 to {LENGTH - 1}.")
         random_source = random.Random(f"{self.name}:{self.seed}:{int(index)}")
         problem_id = f"{self.name}/{self.split}/{self.seed}/{index}"
         for problem in islice(self.draws(random_source, problem_id), MOST_DRAWS):
@@ -59,6 +59,6 @@ class ProceduralProblems(Sequence[Problem]):
 
 
 def split_of(key: str) -> str:
-    """Tells which split a key belongs to: a quarter of all keys are for testing, an eighth for validation."""
+    """The split of a key: a quarter of all keys are test, an eighth validation, the others train."""
     byte = hashlib.sha256(key.encode()).digest()[0]
     return "test" if byte < 64 else "validation" if byte < 96 else "train"

@@ -1,4 +1,4 @@
-"""Random sources that an environment's author made: each episode has its own stream, which its seed decides."""
+"""Random sources in the attributes of an environment: each episode has its own stream, set by its seed."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 
 
 def is_random_source(value: object) -> bool:
-    """Whether it is a generator of the standard library, of NumPy or of torch, which is not imported for that."""
+    """Whether it is a random generator of the standard library, NumPy or torch; it does not import torch."""
     torch_generator = getattr(sys.modules.get("torch"), "Generator", ())
     return isinstance(value, (random.Random, np.random.Generator, np.random.RandomState, torch_generator))
 
 
 def reseed(sources: Iterable[Any], seed: int) -> None:
-    """Begins every source anew, each on a stream of its own that `seed` and its place decide."""
+    """Reseeds every source with its own stream, derived from `seed` and the source's position."""
     distinct = {id(source): source for source in sources}
-    for place, source in enumerate(distinct.values(), start=1):
-        stream = int(np.random.SeedSequence([seed, place]).generate_state(1, np.uint64)[0])
+    for position, source in enumerate(distinct.values(), start=1):
+        stream = int(np.random.SeedSequence([seed, position]).generate_state(1, np.uint64)[0])
         if isinstance(source, random.Random):
             source.seed(stream)
         elif isinstance(source, np.random.Generator):

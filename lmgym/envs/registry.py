@@ -18,14 +18,14 @@ from lmgym.lookup import import_module, import_named, nearest
 
 @dataclass(frozen=True)
 class Registration:
-    """What is known of an environment before it is made."""
+    """The name, factory and description of an environment."""
 
     name: str
     factory: Callable[..., Env]
     gym_id: str
     description: str
     splits: tuple[str, ...]
-    """Empty if nothing is known of them."""
+    """Empty if they are unknown."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def make(name: str, split: str = "train", **options: Any) -> Env:
     """Makes an environment by its name, from a JSON or JSONL file by its path, or from a module by `module:Class`.
 
     A name may carry its split: `gsm8k:test` is the test split whatever `split` says. `module:name` also finds a name
-    that the module registers. A file has no splits; a class of the user's gets the split if its `__init__` takes one.
+    that the module registers. A file has no splits; a user's class gets the split if its `__init__` takes one.
     """
     given = dict(options)
     name = _after_import(name)
@@ -103,7 +103,7 @@ def make(name: str, split: str = "train", **options: Any) -> Env:
     missing = [option for option in registration.required if option not in options]
     if missing:
         raise UserError(
-            f'{name} needs the option "{missing[0]}": give it, or a default in the environment\'s __init__.'
+            f'{name} needs the option "{missing[0]}": pass it, or give it a default in the environment\'s __init__.'
         )
     if "split" in inspect.signature(registration.factory).parameters:
         options = {"split": split, **options}
@@ -117,13 +117,13 @@ def _after_import(name: str) -> str:
     module, _, registered = name.partition(":")
     if not registered or module in _registrations or _is_file_name(name):
         return name
-    with contextlib.suppress(UserError):  # what cannot be imported is refused by `find`
+    with contextlib.suppress(UserError):  # `find` reports a module that cannot be imported
         import_module(module, repr(name))
     return registered if registered.partition(":")[0] in _registrations else name
 
 
 def find(name: str) -> Registration:
-    """Gives what is known of a name or of a user's own `module:Class`, or an error that suggests the nearest name."""
+    """The registration of a name or of a user's own `module:Class`; an unknown name is an error."""
     if name in _registrations:
         return _registrations[name]
     if ":" in name:

@@ -1,4 +1,4 @@
-"""Many episodes at once: each advances when its own action is ready, and none begins again by itself."""
+"""Many episodes at once: each advances when its own action is ready, without auto-reset."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from lmgym.types import Action, State, Step
 
 
 class VectorEnv:
-    """Clones of one environment, one per live episode; it also carries the ids that environments never see."""
+    """Clones of one environment, one per live episode; it also stores the token ids, which environments never see."""
 
     def __init__(self, env: Env) -> None:
         inner = env.unwrapped  # `gymnasium.make` wraps
         if not isinstance(inner, Env):
-            raise UserError(f"{type(inner).__name__} is not an environment of text: it must extend lmgym.Env.")
+            raise UserError(f"{type(inner).__name__} is not a text environment: it must extend lmgym.Env.")
         self.env = inner
         self._live: dict[int, tuple[Env, State]] = {}
 
     def reset(self, indices: Sequence[int], group_size: int = 1, seed: int = 0, first_group: int = 0) -> list[State]:
-        """Begins `group_size` episodes on each problem; episodes of one problem form a group."""
+        """Starts `group_size` episodes on each problem; episodes of one problem form a group."""
         self._live = {}
         for group, index in enumerate(indices, start=first_group):
             for episode in range(group * group_size, (group + 1) * group_size):
@@ -35,11 +35,11 @@ class VectorEnv:
 
     @property
     def states(self) -> list[State]:
-        """Where every episode stands that is not over."""
+        """The states of all episodes that have not ended."""
         return [state for _, state in self._live.values()]
 
     def step(self, actions: Sequence[Action]) -> list[Step]:
-        """Plays each action in its own episode."""
+        """Applies each action to its own episode."""
         return [self._step(action) for action in actions]
 
     def _step(self, action: Action) -> Step:

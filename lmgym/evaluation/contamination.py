@@ -1,4 +1,4 @@
-"""Contamination: whether a problem to evaluate on was also trained on, however its copy is spelled."""
+"""Contamination: whether a problem to evaluate on was also trained on, up to case, spacing and number format."""
 
 from __future__ import annotations
 
@@ -12,49 +12,49 @@ from lmgym.types import Problem
 
 
 class Fingerprint(NamedTuple):
-    """A problem without the differences of case, spacing and digits that hide a copy."""
+    """A problem normalised for case, spacing and number format, to detect copies."""
 
     prompt: str
     answer: str
 
 
 def fingerprint(problem: Problem) -> Fingerprint:
-    """What copies of a problem have in common."""
+    """The fingerprint that all copies of a problem share."""
     number = parse_number(problem.answer)
     answer = problem.answer if number is None else str(number)
     return Fingerprint(_normalised(problem.prompt), _normalised(answer))
 
 
 def are_copies(problems: Sequence[Problem], others: Iterable[Fingerprint]) -> list[bool]:
-    """For each of the problems to evaluate on, whether it is among the others.
+    """For each problem to evaluate on, whether it is among the others.
 
     The prompt decides, because a copy may state its answer in another way or not at all; where several of the problems
-    have one prompt, as those of a game that always opens alike, the answer must be the same too.
+    have the same prompt, as in a game with a fixed first message, the answer must be the same too.
     """
-    asked = [fingerprint(problem) for problem in problems]
-    answers = Counter(distinct.prompt for distinct in set(asked))
+    evaluated = [fingerprint(problem) for problem in problems]
+    answers = Counter(distinct.prompt for distinct in set(evaluated))
     known = set(others)
     prompts = {other.prompt for other in known}
-    return [one in known or (answers[one.prompt] == 1 and one.prompt in prompts) for one in asked]
+    return [one in known or (answers[one.prompt] == 1 and one.prompt in prompts) for one in evaluated]
 
 
 def overlap(evaluated: Iterable[Problem], trained: Iterable[Problem]) -> set[Fingerprint]:
-    """The fingerprints of those problems to evaluate on that are also trained on."""
+    """The fingerprints of the evaluation problems that are also trained on."""
     problems = list(evaluated)
     copies = are_copies(problems, map(fingerprint, trained))
     return {fingerprint(problem) for problem, is_copy in zip(problems, copies, strict=True) if is_copy}
 
 
 def held_out_indices(env: Env, count: int, avoid: Iterable[Problem]) -> list[int]:
-    """The first `count` problems, or as many as there are, leaving out those shown as worked examples."""
+    """Indices of the first `count` problems, or of all if there are fewer, without those shown as worked examples."""
     shown = {fingerprint(problem) for problem in avoid}
-    looked_at = min(count, len(env.problems))
+    searched = min(count, len(env.problems))
     while True:
-        copies = are_copies([env.problems[index] for index in range(looked_at)], shown)
+        copies = are_copies([env.problems[index] for index in range(searched)], shown)
         chosen = [index for index, is_copy in enumerate(copies) if not is_copy]
-        if len(chosen) >= count or looked_at == len(env.problems):
+        if len(chosen) >= count or searched == len(env.problems):
             return chosen[:count]
-        looked_at = min(looked_at + count - len(chosen), len(env.problems))
+        searched = min(searched + count - len(chosen), len(env.problems))
 
 
 def _normalised(text: str) -> str:
@@ -68,7 +68,7 @@ class TrainedProblems:
         self.fingerprints: set[Fingerprint] = set()
 
     def add(self, problems: Iterable[Problem]) -> None:
-        """Adds problems that episodes were learnt from."""
+        """Adds the problems of training episodes."""
         self.fingerprints.update(map(fingerprint, problems))
 
 

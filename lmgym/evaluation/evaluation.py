@@ -1,4 +1,4 @@
-"""Evaluation that can be believed: held-out problems, the same rollouts as training, intervals, contamination."""
+"""Evaluation: held-out problems, the rollouts of training, confidence intervals and a contamination check."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lmgym.types import Episode
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How well a policy does on some problems."""
+    """The results of a policy on a set of problems."""
 
     problems: int
     samples: int
@@ -37,9 +37,9 @@ class Evaluation:
     pass_at_k: Proportion
     majority_at_k: Proportion
     contaminated: int
-    """How many of the problems were also trained on."""
+    """Number of these problems that were also trained on."""
     solved: tuple[float, ...] = field(repr=False)
-    """For each problem the share of its samples that are strictly right."""
+    """For each problem the share of its samples that are strictly correct."""
     rewards: tuple[float, ...] = field(repr=False)
     """For each problem the mean reward of its samples."""
     episodes: tuple[Episode, ...] = field(repr=False)
@@ -51,21 +51,21 @@ class Evaluation:
 
     @property
     def is_graded(self) -> bool:
-        """Whether the environment calls answers right or wrong; else only the reward says how good they are."""
+        """Whether the environment grades answers as correct or wrong; if not, only the reward measures them."""
         return any({"correct", "parsed"} & episode.info.keys() for episode in self.episodes)
 
     @property
     def has_own_reward(self) -> bool:
-        """Whether the reward says something else than right or wrong."""
+        """Whether the reward differs from strict correctness."""
         return self.rewards != self.solved
 
     @property
     def fingerprints(self) -> list[Fingerprint]:
-        """Which problems were asked, in order."""
+        """The fingerprints of the problems, in order."""
         return [fingerprint(episode.problem) for episode in self.episodes[:: self.samples]]
 
     def metrics(self) -> dict[str, float]:
-        """The numbers to track; those of a contaminated evaluation carry the mark in their names."""
+        """The metrics to track; those of a contaminated evaluation have the prefix `contaminated_`."""
         mark = "contaminated_" if self.contaminated else ""
         values = {
             "strict": self.strict.value,
@@ -88,7 +88,7 @@ class Evaluation:
         return {f"{mark}eval/{name}": value for name, value in values.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the episodes, as plain data."""
+        """Everything but the episodes, as JSON data."""
         return {
             **self.metrics(),
             "samples": self.samples,
@@ -109,16 +109,16 @@ def evaluate(
     seed: int = 0,
     trained_on: Iterable[Fingerprint] = (),
 ) -> Evaluation:
-    """Plays every problem `samples` times, greedily unless told, and grades; `trained_on` holds fingerprints."""
+    """Rolls out every problem `samples` times, greedily by default, and grades; `trained_on` holds fingerprints."""
     if not indices or samples < 1:
-        raise UserError(f"nothing to evaluate: {len(indices)} problems and {samples} samples were asked for.")
+        raise UserError(f"nothing to evaluate: {len(indices)} problems and {samples} samples were requested.")
     return summarise(play(policy, env, indices, samples, temperature, seed), samples, temperature, trained_on)
 
 
 def play(
     policy: Policy, env: Env, indices: Sequence[int], samples: int = 1, temperature: float | None = None, seed: int = 0
 ) -> list[Episode]:
-    """Plays every problem `samples` times; the episodes stand in the order of the problems."""
+    """Rolls out every problem `samples` times; the episodes are in the order of the problems."""
     envs, buffer = VectorEnv(env), Buffer()
     states = envs.reset(indices, samples, seed)
     while states:
@@ -132,9 +132,9 @@ def play(
 def summarise(
     episodes: Sequence[Episode], samples: int, temperature: float, trained_on: Iterable[Fingerprint] = ()
 ) -> Evaluation:
-    """Grades episodes that stand in order, `samples` of each problem.
+    """Grades episodes in the order of their problems, `samples` of each problem.
 
-    Samples of one problem are not independent, so all intervals count problems.
+    Samples of one problem are not independent, so the sample size of all intervals is the number of problems.
     """
     by_problem = [episodes[start : start + samples] for start in range(0, len(episodes), samples)]
     solved = [float(np.mean([is_correct(episode) for episode in group])) for group in by_problem]
@@ -163,14 +163,14 @@ def summarise(
 
 
 def is_correct(episode: Episode) -> bool:
-    """Whether the environment calls it correct; an environment that does not grade is taken at its reward."""
+    """Whether the environment graded it as correct; without a grade, whether its reward is at least 1."""
     return bool(episode.info.get("correct", episode.reward >= 1))
 
 
 def paired_p_value(first: Evaluation, second: Evaluation) -> float:
-    """The chance of so large a difference on the same problems if both were equally good.
+    """The two-sided p-value of the difference between two evaluations of the same problems.
 
-    McNemar's test on what was solved, and where nothing is called right or wrong a permutation test on the rewards.
+    McNemar's test on the solved problems, or without grades a permutation test on the rewards.
     """
     if not (first.is_graded and second.is_graded):
         return reward_p_value(first, second)
@@ -179,12 +179,12 @@ def paired_p_value(first: Evaluation, second: Evaluation) -> float:
 
 
 def reward_p_value(first: Evaluation, second: Evaluation) -> float:
-    """The same for the mean reward."""
+    """The two-sided p-value of the difference in mean reward."""
     return paired_permutation(first.rewards, second.rewards)
 
 
 def _majority_is_right(group: Sequence[Episode]) -> bool:
-    """Whether the answer given most often is right; the first given wins a tie, and silence has no vote."""
+    """Whether the most frequent answer is correct; ties go to the first one, and missing answers do not count."""
     ballots = [_vote(episode) for episode in group]
     votes = Counter(ballot for ballot in ballots if ballot is not None)
     if not votes:
@@ -194,7 +194,7 @@ def _majority_is_right(group: Sequence[Episode]) -> bool:
 
 
 def _vote(episode: Episode) -> Fraction | str | None:
-    """The answer to count: numbers by their value, so that 1,000 and 1000 are one."""
+    """The answer to count; numbers are compared by value, so that 1,000 equals 1000."""
     answer = episode.info.get("answer")
     number = parse_number(answer) if isinstance(answer, str) else None
     return answer if number is None else number

@@ -12,7 +12,7 @@ from lmgym.policies.llm_policy import LLMPolicy
 
 
 class Evaluator:
-    """Plays the held-out problems greedily whenever an evaluation is due, and keeps the results by iteration."""
+    """Evaluates greedily on the held-out problems whenever it is due, and stores the results by iteration."""
 
     def __init__(self, policy: LLMPolicy, env: Env | None, problems: int, every: int = 0, seed: int = 0) -> None:
         self.policy = policy
@@ -26,7 +26,7 @@ class Evaluator:
 
     @property
     def fingerprints(self) -> list[Fingerprint]:
-        """The problems that are evaluated on, in order."""
+        """The fingerprints of the problems to evaluate on, in order."""
         return [] if self.env is None else [fingerprint(self.env.problems[index]) for index in self.indices]
 
     def problems_shared_with(self, training: Env) -> set[Fingerprint]:
@@ -36,12 +36,12 @@ class Evaluator:
         return overlap((self.env.problems[index] for index in self.indices), training.problems)
 
     def is_due(self, iteration: int) -> bool:
-        """Whether the policy after `iteration` iterations is to be evaluated and has not been."""
-        wanted = self.at_start if iteration == 0 else bool(self.every) and iteration % self.every == 0
-        return wanted and bool(self.indices) and iteration not in self.evaluations
+        """Whether the policy after `iteration` iterations must be evaluated and has not been."""
+        is_scheduled = self.at_start if iteration == 0 else bool(self.every) and iteration % self.every == 0
+        return is_scheduled and bool(self.indices) and iteration not in self.evaluations
 
     def evaluate(self, iteration: int, trained_on: Iterable[Fingerprint]) -> Evaluation | None:
-        """Evaluates the policy as it is now; nothing without held-out problems."""
+        """Evaluates the current policy; None without held-out problems."""
         if self.env is None or not self.indices:
             return None
         result = evaluate(self.policy, self.env, self.indices, seed=self.seed, trained_on=trained_on)

@@ -1,4 +1,4 @@
-"""The few statistics an honest number needs."""
+"""Confidence intervals, paired tests and pass@k."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 EXACT_PAIRS = 12
-"""Up to so many pairs that differ, all 2^n signs are tried."""
+"""Up to this many differing pairs, all 2^n signs are enumerated."""
 DRAWS = 10_000
 Z = 1.959963984540054
-"""The normal distribution has 95 % of its mass within so many deviations."""
+"""The normal distribution has 95 % of its mass within this many standard deviations."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class Mean:
 
 
 def mean_interval(values: Sequence[float]) -> Mean:
-    """The normal interval at 95 %; a single value shows no spread and gets none."""
+    """The normal interval at 95 %; for a single value it has width 0."""
     mean, count = float(np.mean(values)), len(values)
     half = Z * float(np.std(values, ddof=1)) / math.sqrt(count) if count > 1 else 0.0
     return Mean(mean, mean - half, mean + half, count)
 
 
 def wilson(share: float, count: int) -> Proportion:
-    """The Wilson score interval at 95 % (Wilson, 1927): honest for small samples and for shares near 0 and 1."""
+    """The Wilson score interval at 95 % (Wilson, 1927): accurate for small samples and for shares near 0 and 1."""
     if count == 0:
         return Proportion(0.0, 0.0, 1.0, 0)
     z = Z
@@ -62,9 +62,9 @@ def wilson(share: float, count: int) -> Proportion:
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """Two-sided exact p-value that two models solve the same problems equally well (McNemar, 1947).
+    """Two-sided exact p-value of the hypothesis that two models are equally accurate (McNemar, 1947).
 
-    It looks only at the problems that exactly one of the two solved.
+    It uses only the problems that exactly one of the two solved.
     """
     differing = only_first + only_second
     tail = sum(math.comb(differing, index) for index in range(min(only_first, only_second) + 1))
@@ -72,13 +72,13 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
 
 def paired_permutation(first: Sequence[float], second: Sequence[float]) -> float:
-    """Two-sided p-value that two policies earn equally on the same problems: the signs of the differences are chance.
+    """Two-sided p-value of the hypothesis that two policies earn equal rewards: a sign-flip test on the differences.
 
     Exact for few differences, else from a fixed number of random signs, of which the observed ones count as one.
     """
     differences = np.asarray(second, dtype=float) - np.asarray(first, dtype=float)
     differences = differences[differences != 0]
-    observed = abs(differences.sum()) * (1 - 1e-9)  # sums in another order round otherwise
+    observed = abs(differences.sum()) * (1 - 1e-9)  # sums in another order round differently
     count = len(differences)
     if count <= EXACT_PAIRS:
         signs = 1 - 2 * (np.arange(2**count)[:, None] >> np.arange(count) & 1)
@@ -89,7 +89,7 @@ def paired_permutation(first: Sequence[float], second: Sequence[float]) -> float
 
 
 def pass_at_k(samples: int, right: int, k: int) -> float:
-    """The unbiased chance that one of k samples is right (Chen et al., 2021, https://arxiv.org/abs/2107.03374)."""
+    """The unbiased estimate that one of k samples is correct (Chen et al., 2021, https://arxiv.org/abs/2107.03374)."""
     if samples - right < k:
         return 1.0
     return 1.0 - math.comb(samples - right, k) / math.comb(samples, k)

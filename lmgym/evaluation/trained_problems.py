@@ -1,4 +1,4 @@
-"""Which problems a model was trained on, as far as the runs that made it are still there."""
+"""Which problems a model was trained on, as far as the runs that produced it still exist."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lmgym.buffer import read_episodes
 from lmgym.evaluation.contamination import Fingerprint, fingerprint
 
 RUN_FILES = ("episodes.jsonl", "metrics.jsonl")
-"""A folder with one of these is that of a run."""
+"""A folder with one of these files is a run directory."""
 
 
 def trained_problems(model: str) -> set[Fingerprint]:
-    """The problems a model was trained on, where it is a run of ours or a folder inside one.
+    """The problems a model was trained on, if it is a run of lmgym or a folder inside one.
 
-    Those of the runs that it began from count too, and so do those of the buffers that were loaded; what is no longer
-    there does not.
+    It includes those of the runs that it started from and of the episodes that they loaded; files that no longer exist
+    are ignored.
     """
     trained: set[Fingerprint] = set()
     read: set[Path] = set()
@@ -36,7 +36,7 @@ def trained_problems(model: str) -> set[Fingerprint]:
 
 
 def _run_of(model: str) -> Path | None:
-    """The folder of the run that a path is or is inside of."""
+    """The run directory that a path is or is inside of."""
     path = Path(model).expanduser()
     if not model or model in KNOWN_MODELS or not path.exists():
         return None
@@ -46,7 +46,7 @@ def _run_of(model: str) -> Path | None:
 
 
 def _config_of(folder: Path) -> dict[str, Any]:
-    """What a run was told, or nothing where that cannot be read."""
+    """The config.json of a run, or an empty one if it cannot be read."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Episodes as tensors: column t of every [episodes, length] tensor is about token t, so nothing shifts elsewhere."""
+"""Episodes as tensors: column t of every [episodes, length] tensor is about token t; no other code shifts columns."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from lmgym.types import Episode
 
 @dataclass(frozen=True)
 class Batch:
-    """What advantages and loss see: numbers only, never text."""
+    """The input of advantages and losses: numbers only, never text."""
 
     tokens: Tensor
     """[episodes, length] ids, padded on the right with 0."""
     lengths: Tensor
-    """[episodes] how many of them are real."""
+    """[episodes] number of ids without padding."""
     mask: Tensor
-    """[episodes, length] True at action tokens: sampled by the policy, not read and not forced by a tool."""
+    """[episodes, length] True at action tokens, False at prompt, reply, forced and padding tokens."""
     logprobs: Tensor
     """[episodes, length] the sampler's log-probability of each action token."""
     step_index: Tensor
@@ -32,19 +32,19 @@ class Batch:
     rewards: Tensor
     """[episodes, steps] one reward per step, padded with 0."""
     step_count: Tensor
-    """[episodes] how many steps are real."""
+    """[episodes] number of steps without padding."""
     truncated: Tensor
     """[episodes] True where a limit ended the episode and a critic bootstraps.
 
-    Not where the environment rewarded the outcome as it stood (`final` in its info): a value on top of a final reward
-    would feed on itself.
+    False where the environment has already rewarded the final outcome (`final` in its info): a bootstrapped value on
+    top of that reward would feed back into the critic's own targets.
     """
     group: Tensor
     """[episodes] equal for samples of one problem by one policy."""
     policy_version: Tensor
-    """[episodes] the version that wrote the last step; versions count optimiser steps."""
+    """[episodes] the version that sampled the last step; versions count optimiser steps."""
     seed: Tensor
-    """[episodes] the seed each one was sampled with: independent of its outcome, so ties are broken by it."""
+    """[episodes] the seed each one was sampled with; it breaks ties, because it is independent of the outcome."""
     advantages: Tensor
     """[episodes, length] the advantage of each token; 0 until an algorithm computes it."""
     reference_logprobs: Tensor
@@ -66,7 +66,7 @@ class Batch:
     kl_coeff: float
     """Coefficient of the KL penalty in this update; 0 without a reference."""
     total_tokens: int
-    """Action tokens in the whole optimiser step: the denominator that no micro-batch changes."""
+    """Action tokens in the whole optimiser step: the loss denominator, whatever the size of the micro-batches."""
     total_episodes: int
     """Episodes in the whole optimiser step."""
     length_limit: int
@@ -107,7 +107,7 @@ class Batch:
         policy_version: Tensor,
         seed: Tensor,
     ) -> Batch:
-        """What was sampled, with all that learning adds still blank, and every episode off-policy."""
+        """A batch of sampled data; what the learner fills in has its initial value, and every episode is off-policy."""
         blank = torch.zeros_like(logprobs)
         return cls(
             tokens=tokens,
@@ -143,15 +143,15 @@ class Batch:
         return self.rewards.sum(dim=1)
 
     def with_(self, **filled: Any) -> Batch:
-        """The same episodes with some of the fields filled in, such as their advantages."""
+        """A copy with some fields replaced, such as the advantages."""
         return replace(self, **filled)
 
     def select(self, rows: Tensor) -> Batch:
-        """Some of the episodes; the totals stay those of the whole."""
+        """A subset of the episodes; the loss denominators stay those of the full batch."""
         return self._map(lambda tensor: tensor[rows])
 
     def recounted(self) -> Batch:
-        """The same episodes, with loss denominators that count these alone."""
+        """The same episodes, with loss denominators that count only these."""
         return replace(self, total_tokens=max(int(self.mask.sum()), 1), total_episodes=len(self))
 
     def minibatches(self, count: int, random: np.random.Generator) -> list[Batch]:
@@ -161,7 +161,7 @@ class Batch:
         return [self.select(torch.isin(self.group, part)).recounted() for part in parts]
 
     def to(self, device: torch.device) -> Batch:
-        """The same on a device."""
+        """A copy on a device."""
         return self._map(lambda tensor: tensor.to(device))
 
     def after_first_update(self, logprobs: Tensor) -> Batch:
@@ -179,7 +179,7 @@ class Batch:
         return torch.where(self.mask, values, torch.zeros_like(values))
 
     def at_step_ends(self, per_step: Tensor) -> Tensor:
-        """Puts each step's value on its last action token, or on an earlier one if the step has none."""
+        """Puts each step's value on its last action token, or on the last earlier one if the step has none."""
         spread = per_step.new_zeros(self.mask.shape)
         columns = torch.arange(self.mask.shape[1], device=self.mask.device)
         for step in range(per_step.shape[1]):
@@ -190,7 +190,7 @@ class Batch:
         return spread
 
     def at_step_starts(self, per_token: Tensor) -> tuple[Tensor, Tensor]:
-        """The value at the first action token of each step [episodes, steps], and where there is one."""
+        """The value at the first action token of each step [episodes, steps], and a mask of the steps that have one."""
         steps = torch.arange(self.rewards.shape[1], device=self.mask.device)
         chosen = self.mask[:, None] & (self.step_index[:, None] == steps[:, None])  # [episodes, steps, length]
         real = chosen.any(dim=2)
@@ -206,13 +206,13 @@ class Batch:
         """Splits into micro-batches of at most `max_tokens` computed tokens.
 
         The `shared` first tokens are not counted, nor the prefix that an episode shares with the one before it in its
-        micro-batch. A group that must stay whole may exceed the limit.
+        micro-batch. A group that must not be split may exceed the limit.
         """
-        whole = self.lengths - shared
-        more = self.lengths - shared_with_previous(self.tokens, self.lengths).clamp(min=shared)
+        without_prefix = self.lengths - shared
+        beyond_previous = self.lengths - shared_with_previous(self.tokens, self.lengths).clamp(min=shared)
         rows: list[int] = []
         used = 0
-        for row, (alone, added) in enumerate(zip(whole.tolist(), more.tolist(), strict=True)):
+        for row, (alone, added) in enumerate(zip(without_prefix.tolist(), beyond_previous.tolist(), strict=True)):
             together = whole_groups and rows and bool(self.group[row] == self.group[rows[-1]])
             if rows and used + added > max_tokens and not together:
                 yield self.select(torch.tensor(rows))

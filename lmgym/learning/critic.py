@@ -27,7 +27,7 @@ def make_value_head(model: LanguageModel) -> nn.Linear:
 
 
 class Critic:
-    """A value head on the policy's network, trained with it, or on a second network with an optimiser of its own."""
+    """A value head on the policy's network, trained with it, or on a second network with its own optimiser."""
 
     def __init__(self, learner: Learner, has_own_network: bool) -> None:
         self.learner = learner
@@ -38,7 +38,7 @@ class Critic:
         return self.learner.values(batch)
 
     def save(self, path: Path) -> None:
-        """Writes the head and, where it has them, its own network and optimiser."""
+        """Writes the value head and, if the critic has them, its own network and optimiser."""
         head = self.learner.value_head
         assert head is not None
         tensors = {HEAD + name: weight for name, weight in head.state_dict().items()}
@@ -49,7 +49,7 @@ class Critic:
         save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
 
     def load(self, path: Path) -> None:
-        """Reads them back."""
+        """Loads what `save` wrote."""
         tensors = load_file(path)
 
         def part(prefix: str) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ class FirstWeights:
         self.weights = {name: weight.detach().clone() for name, weight in learner.parameters().items()}
 
     def restore(self) -> None:
-        """Puts the weights back and starts optimiser and schedule afresh."""
+        """Restores the weights, and resets the optimiser and the learning-rate schedule."""
         self.learner.set_weights(self.weights)
 
     def save(self, path: Path) -> None:
@@ -26,7 +26,7 @@ class FirstWeights:
         save_file(self.weights, path)
 
     def load(self, path: Path) -> None:
-        """Reads them back."""
+        """Loads them from a checkpoint."""
         if not path.exists():
             raise UserError(
                 "this run's checkpoint has no initial weights to restart from: resume it without --restart."

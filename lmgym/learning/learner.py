@@ -18,7 +18,7 @@ from lmgym.models.language_model import LanguageModel
 from lmgym.models.token_scorer import Scores, TokenScorer, common_prefix
 
 Loss = Callable[[Scores, Batch], Tensor]
-"""From what the learner computed of a micro-batch (log-probabilities, entropies, values) to its share of the loss."""
+"""Maps the scores of a micro-batch (log-probabilities, entropies, values) to its share of the loss."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Learner:
         self.schedule: Callable[[int, int], float] = lambda step, total: learning_rate_factor(
             step, total, settings.schedule, settings.warmup_steps
         )
-        """From an optimiser step and the total number of steps to a factor of the learning rate; assign your own."""
+        """Maps an optimiser step and the total number of steps to a factor of the learning rate; replaceable."""
         # Runs have dozens of steps, not thousands: the second moment averages over about a hundred.
         self.optimizer = torch.optim.AdamW(
             self.parameters().values(),
@@ -92,7 +92,10 @@ class Learner:
         return self.model.trainable() | {f"value_head.{name}": weight for name, weight in head.items()}
 
     def step(self, batch: Batch, loss: Loss) -> Update | None:
-        """Accumulates the gradient of `loss` over micro-batches and takes one optimiser step; none without episodes."""
+        """Accumulates the gradient of `loss` over micro-batches and takes one optimiser step.
+
+        Without episodes it only counts the step and returns None.
+        """
         if not len(batch):
             self.steps_done += 1
             return None
@@ -118,7 +121,7 @@ class Learner:
         return Update(torch.cat(logprobs), torch.cat(entropies), total_loss, float(norm), rate)
 
     def learning_rate(self) -> float:
-        """The step size of the next optimiser step."""
+        """The learning rate of the next optimiser step."""
         return self.settings.learning_rate * self.schedule(self.steps_done, self.settings.total_steps)
 
     @torch.no_grad()
@@ -139,7 +142,7 @@ class Learner:
 
     @torch.no_grad()
     def values(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The value before each chosen token, and after each episode's last one, as the critic sees them now."""
+        """The critic's current value before each action token, and after the last token of each episode."""
         prefix = common_prefix(batch.tokens, batch.mask, batch.lengths)
         scorer = TokenScorer(self.model, prefix, self.settings.distribution, self.value_head, computes_logprobs=False)
         scores = [scorer.score(part.tokens, part.mask, part.lengths) for part in self._parts(batch, scorer)]
@@ -148,7 +151,7 @@ class Learner:
 
     @torch.no_grad()
     def set_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Replaces the trainable parameters and starts optimiser and schedule afresh."""
+        """Replaces the trainable parameters, and resets the optimiser and the learning-rate schedule."""
         for name, weight in self.parameters().items():
             weight.copy_(weights[name])
         self.reset_optimizer()
@@ -171,14 +174,14 @@ class Learner:
         }
 
     def restore_optimizer(self, tensors: dict[str, Tensor]) -> None:
-        """Puts the moments back beside their parameters."""
+        """Restores the moments of each parameter."""
         parameters = self.parameters()
         for key, value in tensors.items():
             part, _, name = key.partition(":")
             if name not in parameters:
                 raise UserError(f"the checkpoint has an optimiser state for {name}, which this model does not train.")
             parameter = parameters[name]
-            self.optimizer.state[parameter][part] = value.to(parameter.device)  # fused AdamW keeps `step` there too
+            self.optimizer.state[parameter][part] = value.to(parameter.device)  # fused AdamW has `step` there too
 
     def _scorer(self, model: LanguageModel, batch: Batch) -> TokenScorer:
         prefix = common_prefix(batch.tokens, batch.mask, batch.lengths)

@@ -18,18 +18,18 @@ from lmgym.models.lora import REFERENCE
 
 
 class Reference(Protocol):
-    """A frozen policy that can be updated from the one that learns."""
+    """A frozen policy that can be updated from the trained policy."""
 
     def logprobs(self, learner: Learner, batch: Batch) -> Tensor:
         """Its log-probabilities [episodes, length] of the action tokens."""
         ...
 
     def refresh(self) -> None:
-        """Takes over the weights of the policy that learns."""
+        """Copies the current weights of the trained policy."""
         ...
 
     def acting_model(self) -> LanguageModel:
-        """A frozen model that samples as the reference."""
+        """A frozen model that samples from the reference policy."""
         ...
 
     def save(self, path: Path) -> None:
@@ -37,30 +37,30 @@ class Reference(Protocol):
         ...
 
     def load(self, path: Path) -> None:
-        """Reads them back."""
+        """Loads them, if `save` wrote any."""
         ...
 
 
 def make_reference(model: LanguageModel, other: LanguageModel | None, is_updated: bool = False) -> Reference:
-    """The other model if there is one, else the policy as it is now: a frozen copy, or under LoRA the base model."""
+    """The other model if there is one, else the current policy: a frozen copy, or under LoRA the base model."""
     if other is None:
         return AdapterReference(model) if model.has_lora else ModelReference(model, model.frozen_copy())
     check_tokenizer(other, model)
     if is_updated and model.has_lora:
         raise UserError(
-            "a separate reference model cannot be updated from a LoRA policy: leave the reference out (under LoRA the "
+            "a separate reference model cannot be updated from a LoRA policy: omit the reference (under LoRA the "
             "base model is the reference), or set --update_reference_every 0."
         )
     if is_updated and not other.has_shape_of(model):
         raise UserError(
-            f"{other.name} has weights of other shapes than {model.name}, so it cannot be updated from it: leave "
-            "--update_reference_every out."
+            f"{other.name} has weights of other shapes than {model.name}, so it cannot be updated from it: "
+            "omit --update_reference_every."
         )
     return ModelReference(model, other)
 
 
 def check_tokenizer(given: LanguageModel, model: LanguageModel) -> None:
-    """Refuses a model with another vocabulary than the policy's."""
+    """Raises a UserError if the model's vocabulary is not the policy's."""
     if given.tokenizer.get_vocab() != model.tokenizer.get_vocab():
         raise UserError(
             f"{given.name} has another tokenizer than {model.name} ({len(given.tokenizer)} and {len(model.tokenizer)} "
@@ -78,7 +78,7 @@ class ModelReference:
         self.is_updated = False
 
     def logprobs(self, learner: Learner, batch: Batch) -> Tensor:
-        """Scores with the frozen model."""
+        """Scores the batch with the frozen model."""
         return learner.logprobs(self.frozen, batch)
 
     def acting_model(self) -> LanguageModel:
@@ -86,7 +86,7 @@ class ModelReference:
         return self.frozen
 
     def refresh(self) -> None:
-        """Copies the weights over."""
+        """Copies the policy's weights into the frozen model."""
         self.frozen.refresh(self.model)
         self.is_updated = True
 
@@ -97,33 +97,33 @@ class ModelReference:
             save_file(weights, path)
 
     def load(self, path: Path) -> None:
-        """Reads the weights of a reference that was updated."""
+        """Loads the weights of a reference that was updated."""
         if path.exists():
             self.frozen.network.load_state_dict(load_file(path), strict=False)
             self.is_updated = True
 
 
 class AdapterReference:
-    """The base model with the adapter off; once updated, a second, frozen adapter on the same base."""
+    """The base model with the adapter disabled; once updated, a second, frozen adapter on the same base."""
 
     def __init__(self, model: LanguageModel) -> None:
         self.model = model
         self.is_updated = False
 
     def logprobs(self, learner: Learner, batch: Batch) -> Tensor:
-        """Scores with the learner's own base weights."""
+        """Scores the batch with the base weights of the policy, or with the frozen adapter."""
         with self._switched():
             return learner.logprobs(self.model, batch)
 
     def acting_model(self) -> LanguageModel:
-        """A copy whose adapter is off for good."""
-        twin = self.model.frozen_copy()
-        network: Any = twin.network
+        """A frozen copy with its adapter disabled."""
+        frozen = self.model.frozen_copy()
+        network: Any = frozen.network
         network.base_model.disable_adapter_layers()
-        return twin
+        return frozen
 
     def refresh(self) -> None:
-        """Copies the learning adapter into the frozen one: megabytes, not another model."""
+        """Copies the trained adapter into the frozen one, which takes megabytes instead of a second model."""
         network: Any = self.model.network
         if REFERENCE not in network.peft_config:
             network.add_adapter(REFERENCE, network.peft_config["default"])
@@ -141,7 +141,7 @@ class AdapterReference:
             save_file({name: weight.contiguous() for name, weight in parameters if f".{REFERENCE}." in name}, path)
 
     def load(self, path: Path) -> None:
-        """Reads the frozen adapter back."""
+        """Loads the frozen adapter, if there is one."""
         if path.exists():
             self.refresh()
             self.model.network.load_state_dict(load_file(path), strict=False)
@@ -160,7 +160,7 @@ class AdapterReference:
             self._after_switch()
 
     def _after_switch(self) -> None:
-        """Back to the learning adapter; PEFT marks whatever is active as trainable."""
+        """Activates the trained adapter and freezes the reference, which PEFT made trainable when it was active."""
         network: Any = self.model.network
         network.set_adapter("default")
         for name, weight in network.named_parameters():

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: pure functions from the share of training done to a factor."""
+"""Learning-rate schedules: pure functions from the fraction of training done to a factor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def learning_rate_factor(
 ) -> float:
     """Rises linearly over `warmup` steps, then follows the schedule, reaching its end after `total` steps.
 
-    A run that was given another end goes on from the `factor` that it had reached at step `since`.
+    A run that is resumed with another `total` continues from the `factor` that it had reached at step `since`.
     """
     if step < warmup:
         return (step + 1) / warmup

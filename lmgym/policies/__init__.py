@@ -1,1 +1,1 @@
-"""Policies: they turn a state into a prompt, ask an engine, and turn what was sampled into an action."""
+"""Policies: they turn a state into a prompt, sample from an engine, and turn the sampled tokens into an action."""

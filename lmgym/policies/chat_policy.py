@@ -17,7 +17,7 @@ PLACEHOLDER = "\u2402"
 
 
 class ChatPolicy(LLMPolicy):
-    """Speaks in whole messages."""
+    """One action is one complete assistant message."""
 
     def __init__(
         self,
@@ -42,18 +42,18 @@ class ChatPolicy(LLMPolicy):
         )
 
     def reply_ids(self, state: State) -> tuple[int, ...]:
-        """What the template puts between an assistant's last word and its next: end of turn, reply, new turn.
+        """The ids that the template puts between two assistant messages: end of turn, reply, new turn.
 
-        It is found by rendering a conversation with a placeholder for what was said, which itself is never rendered.
+        They are found by rendering a conversation with a placeholder, so the sampled text itself is never rendered.
         """
-        said: Message = {"role": "assistant", "content": PLACEHOLDER}
+        answer: Message = {"role": "assistant", "content": PLACEHOLDER}
         reply: Message = {"role": "user", "content": state.reply}
         question: Message = {"role": "user", "content": ""}
-        text = self.render_chat((question, said, reply)).split(PLACEHOLDER, 1)[1]
+        text = self.render_chat((question, answer, reply)).split(PLACEHOLDER, 1)[1]
         if self.is_plain and begins_next_problem(self.decode(state.tokens[-RECENT:])):
-            text = text.partition(NEXT_PROBLEM)[2]  # a base model has written the beginning of it itself
+            text = text.partition(NEXT_PROBLEM)[2]  # a base model has sampled this beginning itself
         between = self.encode(text)
-        # The model may have written its end token itself.
+        # The model may have sampled its EOS token itself.
         ended = state.tokens[-1] in self.model.eos_ids
         return between[1:] if ended and between and between[0] == state.tokens[-1] else between
 

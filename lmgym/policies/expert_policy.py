@@ -1,4 +1,4 @@
-"""A policy that writes worked solutions, so that learning from them goes through the same loop as everything else."""
+"""A policy that follows worked solutions, so that learning from them uses the same loop as RL."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lmgym.types import OFF_POLICY, Action, State
 
 
 class ExpertPolicy(Policy):
-    """Acts by the problem's own solution, in exactly the ids that the learning policy would have written for it."""
+    """Follows the problem's own solution, in exactly the ids that the learning policy would have for it."""
 
     def __init__(self, policy: LLMPolicy) -> None:
         self.policy = policy
 
     def get_actions(self, states: Sequence[State], temperature: float | None = None) -> list[Action]:
-        """The next piece of each solution; a solution has no temperature."""
+        """The next part of each solution; the temperature is ignored."""
         return [self._action(state) for state in states]
 
     def _action(self, state: State) -> Action:
@@ -40,7 +40,7 @@ class ExpertPolicy(Policy):
         )
 
     def _encode(self, text: str) -> tuple[list[int], list[int]]:
-        """Ids and mask of a text; what the calculator would have written is context, as in every other episode."""
+        """Ids and mask of a text; values of the calculator are forced tokens, as in sampled episodes."""
         ids: list[int] = []
         mask: list[int] = []
         start = 0
@@ -50,9 +50,9 @@ class ExpertPolicy(Policy):
             closed = text.find(">>", place)
             if result is None or closed < 0:
                 continue
-            written, forced = self.policy.encode(text[start : place + 1]), self.policy.encode(f"{result}>>")
-            ids += [*written, *forced]
-            mask += [1] * len(written) + [0] * len(forced)
+            sampled, forced = self.policy.encode(text[start : place + 1]), self.policy.encode(f"{result}>>")
+            ids += [*sampled, *forced]
+            mask += [1] * len(sampled) + [0] * len(forced)
             start = closed + 2
         last = self.policy.encode(text[start:])
         return [*ids, *last], mask + [1] * len(last)

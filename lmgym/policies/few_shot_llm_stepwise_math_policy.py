@@ -16,22 +16,22 @@ from lmgym.policies.system_prompts import load_system_prompt
 from lmgym.types import Finish, Problem, State
 
 BEGUN_ANSWER = re.compile(r"[ \t]*[Tt]he answer is:[ \t$\-\d,.%\ufffd]*$")
-"""A line that may still become a finished answer; U+FFFD is half a character."""
+"""A line that may still become a complete answer; U+FFFD is an incomplete character."""
 
 FINISHED_ANSWER = re.compile(r"[ \t]*[Tt]he answer is:[ \t]*\$?-?\d[\d,]*(\.\d+)?[%.]?\s$")
-"""A line that is an answer and a space behind it: the number is complete, and nothing else stands there yet."""
+"""An answer line that ends in white space: the number is complete, and nothing follows it yet."""
 
 LONGEST_ANSWER = 128
-"""A line of more ids than this is no answer."""
+"""A line of more tokens than this is not an answer."""
 
 LINE_END = "\n"
 COLON = ":"
 WHITE_SPACE = "[\\s\ufffd]\\Z"
-"""Patterns of token texts; the second half of a character may make it a white space."""
+"""Patterns of token texts; an incomplete character (U+FFFD) may be part of a white space."""
 
 
 class FewShotLLMStepwiseMathPolicy(LLMPolicy):
-    """One action is one line; inside `<<…=` the calculator writes the value, which is context and not action."""
+    """One action is one line; after `<<…=` the calculator's value is inserted as forced tokens."""
 
     writes_lines: ClassVar[bool] = True
 
@@ -58,24 +58,24 @@ class FewShotLLMStepwiseMathPolicy(LLMPolicy):
         )
 
     def reply_ids(self, state: State) -> tuple[int, ...]:
-        """Nothing stands between two lines of one solution but what the environment says aloud."""
+        """Only the environment's reply, if any: nothing else separates two lines of a solution."""
         return self.encode(state.reply)
 
     def demonstration(self, state: State) -> tuple[str, Finish]:
-        """The next line of the solution; the turn ends with its last one."""
+        """The next line of the solution; the last line ends the turn."""
         lines = state.problem.solution.split("\n")
         last = state.turn >= len(lines) - 1
         return (gold_line(state), "eos") if last else (gold_line(state) + "\n", "stop")
 
     def stop_ids(self, written: Sequence[int]) -> frozenset[int]:
-        """Also the end of a line, the colon of an answer and, behind that one, white space."""
+        """Also a newline, a colon and, after the colon of an answer, white space."""
         ids = super().stop_ids(written) | self.token_text.matching(LINE_END) | self.token_text.matching(COLON)
         if written and BEGUN_ANSWER.match(self.decode(written)):
             ids |= self.token_text.matching(WHITE_SPACE)
         return ids
 
     def tool_output(self, written: Sequence[int]) -> tuple[int, ...] | None:
-        """Also ends the action at the end of a line, or as soon as the answer is out."""
+        """Also ends the action at a newline, or as soon as the answer is complete."""
         if written[-1] in self.token_text.matching(LINE_END):
             return None
         if len(written) <= LONGEST_ANSWER and FINISHED_ANSWER.match(self.decode(written)):

@@ -9,11 +9,11 @@ from lmgym.types import Action, State
 
 
 class HumanPolicy(Policy):
-    """Asks a person for every action through `ask`, which is shown the state and returns a line."""
+    """Gets every action from `ask`, which shows the state to a person and returns their line."""
 
     def __init__(self, ask: Callable[[State], str]) -> None:
         self.ask = ask
 
     def get_actions(self, states: Sequence[State], temperature: float | None = None) -> list[Action]:
-        """One question after the other; a person has no temperature."""
+        """Asks for one action after the other; the temperature is ignored."""
         return [Action(self.ask(state) + "\n", episode=state.episode) for state in states]

@@ -1,4 +1,4 @@
-"""What all policies with a language model share: prompts as ids, requests to the engine, actions from completions."""
+"""The base class of LLM policies: prompts as ids, requests to the engine, actions from completions."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from lmgym.policies.token_text import TokenText, token_text
 from lmgym.types import OFF_POLICY, Action, Finish, Message, Problem, State
 
 RECENT = 16
-"""How many of the last ids are decoded to see how a text ends, at a cost that does not grow with the text."""
+"""Number of last ids that are decoded to check how a text ends, at a cost independent of its length."""
 
 
 class LLMPolicy(Policy):
-    """A policy that is a language model; ids that were sampled are never decoded and encoded again."""
+    """A policy that is a language model; sampled ids are never decoded and encoded again."""
 
     writes_lines: ClassVar[bool] = False
-    """Whether an action is one line of an answer, of which there are many, and not the whole of it."""
+    """Whether an action is one line of the answer and not the whole answer."""
 
     def __init__(
         self,
@@ -53,59 +53,59 @@ class LLMPolicy(Policy):
         self.distribution = distribution
         self.calculator = calculator
         self.engine = engine or _engine_for(model)
-        self._writing: dict[int, PartialAction] = {}
-        """By request id, the actions that the engine is sampling."""
+        self._pending: dict[int, PartialAction] = {}
+        """The actions that the engine is sampling, by request id."""
 
     def get_actions(self, states: Sequence[State], temperature: float | None = None) -> list[Action]:
-        """Continues every conversation and waits for them all."""
+        """Samples an action for every state and waits for all of them."""
         actions: dict[int, Action] = {}
         while left := [state for state in states if id(state) not in actions]:
-            actions |= {id(state): action for state, action in self._written(left, temperature)}
+            actions |= {id(state): action for state, action in self._ready_actions(left, temperature)}
         return [actions[id(state)] for state in states]
 
     def next_actions(self, states: Sequence[State], temperature: float | None = None) -> list[Action]:
-        """The actions that are ready; the other states are still being written on."""
-        return [action for _, action in self._written(states, temperature)]
+        """The actions that are ready; the other states are still being sampled."""
+        return [action for _, action in self._ready_actions(states, temperature)]
 
-    def _written(self, states: Sequence[State], temperature: float | None) -> list[tuple[State, Action]]:
-        """Asks for what is new, cancels what is no longer wanted, and waits until an action is whole."""
+    def _ready_actions(self, states: Sequence[State], temperature: float | None) -> list[tuple[State, Action]]:
+        """Submits new states, cancels those no longer given, and waits until at least one action is complete."""
         distribution = self.distribution if temperature is None else replace(self.distribution, temperature=temperature)
-        wanted = {id(state): state for state in states}
+        new_states = {id(state): state for state in states}
         self._cancel(
             [
                 request_id
-                for request_id, partial in self._writing.items()
-                if partial.distribution != distribution or wanted.pop(id(partial.state), None) is None
+                for request_id, partial in self._pending.items()
+                if partial.distribution != distribution or new_states.pop(id(partial.state), None) is None
             ]
         )
-        begun = [self._begin(state, distribution) for state in wanted.values()]
+        begun = [self._begin(state, distribution) for state in new_states.values()]
         full = [partial for partial in begun if partial.left <= 0]
-        if full:  # the context is used up: there is nothing to wait for
+        if full:  # the context is full: nothing can be sampled
             return [(partial.state, self._action(partial, "length")) for partial in full]
-        self._ask(begun)
-        whole: list[tuple[State, Action]] = []
-        while self._writing and not whole:
-            completions = self.engine.wait(self._writing)
-            received = [(self._writing.pop(request_id), completion) for request_id, completion in completions.items()]
+        self._submit(begun)
+        ready: list[tuple[State, Action]] = []
+        while self._pending and not ready:
+            completions = self.engine.wait(self._pending)
+            received = [(self._pending.pop(request_id), completion) for request_id, completion in completions.items()]
             finishes = [(partial, self._receive(partial, completion)) for partial, completion in received]
-            self._ask([partial for partial, finish in finishes if finish is None])
-            whole = [(partial.state, self._action(partial, finish)) for partial, finish in finishes if finish]
-        return whole
+            self._submit([partial for partial, finish in finishes if finish is None])
+            ready = [(partial.state, self._action(partial, finish)) for partial, finish in finishes if finish]
+        return ready
 
     def _begin(self, state: State, distribution: Distribution) -> PartialAction:
         prompt = self.prompt_ids(state)
         budget = min(self.max_tokens, self.model.context_length - len(prompt))
         return PartialAction(state, prompt, budget, distribution, self.model.version)
 
-    def _ask(self, partials: Sequence[PartialAction]) -> None:
-        """Lets the engine go on with actions up to where something may have to be done."""
+    def _submit(self, partials: Sequence[PartialAction]) -> None:
+        """Requests the continuation of actions up to their next stop id."""
         if not partials:
             return
         requests = [partial.request(self.stop_ids(partial.token_ids)) for partial in partials]
-        self._writing |= dict(zip(self.engine.submit(requests), partials, strict=True))
+        self._pending |= dict(zip(self.engine.submit(requests), partials, strict=True))
 
     def _receive(self, partial: PartialAction, completion: Completion) -> Finish | None:
-        """Appends a completion and what a tool adds to it; says how the action ended, or None if it goes on."""
+        """Appends a completion and the tool's forced ids; returns how the action ended, or None if it continues."""
         partial.sampled(completion)
         if completion.finish != "stop":
             return completion.finish
@@ -116,10 +116,10 @@ class LLMPolicy(Policy):
         return None if partial.left > 0 else "length"
 
     def _cancel(self, request_ids: Sequence[int]) -> None:
-        """What an interrupted rollout left behind must not come back as an action of another one."""
+        """Cancels requests, so that those of an interrupted rollout do not return as actions of another one."""
         self.engine.cancel(request_ids)
         for request_id in request_ids:
-            del self._writing[request_id]
+            del self._pending[request_id]
 
     def max_episode_tokens(self, env: Env) -> int:
         """Maximum tokens of an episode: per action, times the lines of a step-wise episode; at most the context."""
@@ -127,21 +127,21 @@ class LLMPolicy(Policy):
         return min(self.max_tokens * lines, self.model.context_length)
 
     def release_cache(self) -> None:
-        """Lets the engine free its KV cache."""
+        """Frees the KV cache of the engine."""
         self.engine.release_cache()
 
     def with_model(self, model: LanguageModel) -> LLMPolicy:
-        """The same prompting and acting with another model, whose episodes are marked as off-policy.
+        """The same policy with another model, whose episodes are marked as off-policy.
 
-        It is prompted in this policy's chat template, because this policy learns from what it writes.
+        It uses this policy's chat template, because this policy learns from its samples.
         """
         policy = copy.copy(self)
         policy.model = replace(model, version=OFF_POLICY, tokenizer=self.model.tokenizer)
-        policy.engine, policy._writing = _engine_for(policy.model), {}
+        policy.engine, policy._pending = _engine_for(policy.model), {}
         return policy
 
     def prompt_ids(self, state: State) -> tuple[int, ...]:
-        """The ids to continue: all that was read and written, and the environment's reply, encoded once."""
+        """The ids to continue: all ids of the episode so far, and the environment's reply, encoded once."""
         if state.tokens:
             return state.tokens + self.reply_ids(state)
         begun = state.messages[-1]["role"] == "assistant"
@@ -150,18 +150,18 @@ class LLMPolicy(Policy):
             prompt += self.encode(state.messages[-1]["content"] + "\n")
         if len(prompt) >= self.model.context_length:
             raise UserError(
-                f"problem {state.problem.id} with {len(self.examples)} examples is {len(prompt)} tokens long and "
-                f"{self.model.name} reads {self.model.context_length}; use fewer or shorter examples."
+                f"problem {state.problem.id} with {len(self.examples)} examples is {len(prompt)} tokens long, but "
+                f"the context of {self.model.name} is {self.model.context_length}; use fewer or shorter examples."
             )
         return prompt
 
     @abstractmethod
     def reply_ids(self, state: State) -> tuple[int, ...]:
-        """The ids that stand between the last action and the next one."""
+        """The ids between the last action and the next one."""
 
     @abstractmethod
     def demonstration(self, state: State) -> tuple[str, Finish]:
-        """What this policy would have to write next to follow the problem's own solution, and how that ends."""
+        """The next action that follows the problem's own solution, as text, and its finish."""
 
     def opening_messages(self, messages: Sequence[Message]) -> list[Message]:
         """The system prompt and the worked examples before the conversation itself."""
@@ -172,21 +172,21 @@ class LLMPolicy(Policy):
         return [*opening, *messages]
 
     def render_chat(self, messages: Sequence[Message]) -> str:
-        """A conversation, in the chat template or without one in plain text, up to where the assistant begins."""
+        """Renders a conversation up to the next assistant message, in the chat template or else as plain text."""
         if self.is_plain:
             return render_plain(messages, self.model.tokenizer)
         plain = [{"role": str(message["role"]), "content": message["content"]} for message in messages]
         try:
             return str(self.model.tokenizer.apply_chat_template(plain, add_generation_prompt=True, tokenize=False))
-        except Exception as error:  # a template is a program of the model's author, which may raise anything
+        except Exception as error:  # a template is code of the model's author and may raise anything
             raise UserError(f"the chat template of {self.model.name} refuses this conversation: {error}.") from error
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Text that nobody sampled, as ids."""
+        """Encodes a text that was not sampled."""
         return tuple(self.model.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Ids as text, only ever to be read."""
+        """Decodes ids to text, which is never encoded again."""
         return str(self.model.tokenizer.decode(list(ids), skip_special_tokens=False))
 
     @property
@@ -196,11 +196,11 @@ class LLMPolicy(Policy):
 
     @property
     def token_text(self) -> TokenText:
-        """The text of each id, from which stop ids are found."""
+        """The text of each id, to find stop ids."""
         return token_text(self.model.tokenizer)
 
     def stop_ids(self, written: Sequence[int]) -> frozenset[int]:
-        """The ids at which the engine stops and `tool_output` is asked; `written` is what the action holds so far."""
+        """The ids at which the engine stops and `tool_output` is called; `written` holds the action's ids so far."""
         ids: frozenset[int] = frozenset()
         if self.calculator:
             ids |= self.token_text.matching(r"=\Z")
@@ -209,9 +209,9 @@ class LLMPolicy(Policy):
         return ids
 
     def tool_output(self, written: Sequence[int]) -> tuple[int, ...] | None:
-        """What follows a stop id: ids to force into the text, none to just go on, or None where the action ends.
+        """The output after a stop id: ids to force into the action, () to continue without, or None to end the action.
 
-        Where an expression waits for its value, the calculator writes it.
+        After `<<expression=` the output is the calculator's value.
         """
         if self.is_plain and self._begins_next_problem(written):
             return None
@@ -223,7 +223,7 @@ class LLMPolicy(Policy):
         return NEXT_PROBLEM in self.decode(written[-RECENT:]) and begins_next_problem(self.decode(written))
 
     def _action(self, partial: PartialAction, finish: Finish) -> Action:
-        """The action of all that was written; its text has no end token, and no beginning of another problem."""
+        """The complete action; its text has no EOS token, and no beginning of another problem."""
         text = self.decode(partial.token_ids[:-1] if finish == "eos" else partial.token_ids)
         if self.is_plain and begins_next_problem(text):
             text, finish = before_next_problem(text), "eos"
@@ -231,5 +231,5 @@ class LLMPolicy(Policy):
 
 
 def _engine_for(model: LanguageModel) -> Engine:
-    """The fast engine where it is exact, else the plain one."""
+    """The fast engine if it is exact for this model, else the plain one."""
     return TorchEngine(model) if model.shares_prefixes else PlainEngine(model)

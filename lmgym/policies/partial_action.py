@@ -1,4 +1,4 @@
-"""An action that is being written, in one request to an engine or in several."""
+"""An action that is being sampled, in one or several engine requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lmgym.types import Action, Finish, State
 
 @dataclass(eq=False)
 class PartialAction:
-    """What was fed, what was sampled and forced so far, and the budget for both."""
+    """The prompt, the tokens sampled and forced so far, and the token budget for both."""
 
     state: State
     prompt_ids: tuple[int, ...]
@@ -25,18 +25,18 @@ class PartialAction:
 
     @property
     def left(self) -> int:
-        """How many tokens of the budget are left."""
+        """Number of tokens left in the budget."""
         return self.budget - len(self.token_ids)
 
     def request(self, stop_ids: frozenset[int]) -> Request:
-        """Asks for what follows the tokens that are there; forced ones are part of the prompt."""
-        # Each turn of an episode has a random stream of its own, so that a turn can be repeated alone.
+        """The request that continues the tokens so far; forced tokens are part of its prompt."""
+        # Each turn of an episode has its own random stream, so that a turn can be reproduced alone.
         seed = self.state.seed * 1_000_003 + self.state.turn
         prompt = (*self.prompt_ids, *self.token_ids)
         return Request(prompt, self.left, self.distribution, seed, draws=sum(self.mask), stop_ids=stop_ids)
 
     def sampled(self, completion: Completion) -> None:
-        """Appends what an engine sampled."""
+        """Appends the completion of an engine."""
         if not self.token_ids:
             self.policy_version = completion.policy_version
         self.token_ids += completion.token_ids
@@ -44,14 +44,14 @@ class PartialAction:
         self.mask += [1] * len(completion.token_ids)
 
     def force(self, ids: Sequence[int]) -> None:
-        """Appends ids that a tool wrote, as far as the budget goes: they are context and not actions."""
+        """Appends forced tokens of a tool, up to the budget; their mask is 0."""
         ids = ids[: self.left]
         self.token_ids += ids
         self.logprobs += [0.0] * len(ids)
         self.mask += [0] * len(ids)
 
     def action(self, text: str, finish: Finish) -> Action:
-        """The action, once it is whole."""
+        """The complete action."""
         return Action(
             text=text,
             prompt_ids=self.prompt_ids,

@@ -1,4 +1,4 @@
-"""The parent of all policies."""
+"""The base class of policies."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from lmgym.types import Action, State
 
 
 class Policy(ABC):
-    """Whatever can act in many conversations at once."""
+    """Maps states to actions, for many episodes at once."""
 
     @abstractmethod
     def get_actions(self, states: Sequence[State], temperature: float | None = None) -> list[Action]:
         """One action per state; `temperature` overrides the policy's own, and 0 is greedy."""
 
     def release_cache(self) -> None:  # noqa: B027 - most policies hold nothing
-        """Frees the memory that acting took, because learning comes next."""
+        """Frees the memory that sampling used, before the update."""
 
     def next_actions(self, states: Sequence[State], temperature: float | None = None) -> list[Action]:
-        """The actions that are ready, at least one: a loop gives all its states each time and need not wait for all.
+        """The actions that are ready, at least one; a loop passes all its states each time and need not wait for all.
 
-        A policy that answers at once answers for every state.
+        By default, the actions of all states.
         """
         return self.get_actions(states, temperature)

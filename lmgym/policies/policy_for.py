@@ -1,4 +1,4 @@
-"""The policy that suits an environment, as the command line makes it."""
+"""The default policy of an environment, as the command line builds it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def policy_for(
     top_p: float = 1.0,
     calculator: bool = True,
 ) -> FewShotLLMStepwiseMathPolicy | ChatPolicy:
-    """Prompts a model with worked examples and with how `env` wants its answer stated.
+    """Builds a policy whose prompt has worked examples and states the answer format of `env`.
 
     The examples are `shots` problems of `env`, which must then be the training split, unless they are given.
     """

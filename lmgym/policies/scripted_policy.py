@@ -1,4 +1,4 @@
-"""A policy that says what it was told to, for tests and for playing gold solutions."""
+"""A policy defined by a function, for tests and for playing gold solutions."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from lmgym.types import Action, State
 
 
 class ScriptedPolicy(Policy):
-    """Acts by a function from state to text, or to an action where it matters how that ends."""
+    """Acts by a function from state to text, or to an `Action` where its finish matters."""
 
     def __init__(self, script: Callable[[State], str | Action]) -> None:
         self.script = script
 
     def get_actions(self, states: Sequence[State], temperature: float | None = None) -> list[Action]:
-        """Asks the script in every state; a script has no temperature."""
-        said = [self.script(state) for state in states]
-        actions = [Action(each) if isinstance(each, str) else each for each in said]
+        """Calls the script on every state; the temperature is ignored."""
+        outputs = [self.script(state) for state in states]
+        actions = [Action(each) if isinstance(each, str) else each for each in outputs]
         return [replace(action, episode=state.episode) for state, action in zip(states, actions, strict=True)]
 
 

@@ -10,11 +10,11 @@ from lmgym.errors import UserError
 from lmgym.rewards.final_answer import BoxedAnswer, NumberAnswer
 
 TEXT = "text:"
-"""What stands before a prompt that is given itself, and not by its name or file."""
+"""The prefix of a system prompt that is given literally, and not by name or file."""
 
 
 def default_system_prompt(env: Env, stepwise: bool) -> str:
-    """The shipped prompt that suits the way of acting and the form in which the environment wants its answer."""
+    """The shipped prompt for this kind of action and the answer format of the environment."""
     form, instruction = getattr(env, "answer_form", None), getattr(env, "instruction", "")
     if not stepwise:
         return f"{load_system_prompt('chat')} {instruction}".strip()
@@ -37,7 +37,7 @@ def load_system_prompt(name_or_path: str | Path) -> str:
             raise UserError(f"the system prompt {path} cannot be read ({error}); give a UTF-8 text file.") from None
     shipped = files("lmgym.policies") / "prompts"
     prompts = {Path(entry.name).stem: entry for entry in shipped.iterdir() if entry.name.endswith(".txt")}
-    # The user's command names a file; of a path that is not there, the shipped prompt of the same name is meant.
+    # A path that does not exist falls back to the shipped prompt of the same name.
     if path.stem in prompts and path.parent in (Path(), Path("lmgym/policies/prompts")):
         return prompts[path.stem].read_text(encoding="utf-8").strip()
     raise UserError(

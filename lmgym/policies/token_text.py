@@ -1,4 +1,4 @@
-"""The text of every single id of a tokenizer, to say at which ids an engine must stop."""
+"""The text of every id of a tokenizer, to find the ids at which an engine must stop."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from transformers import PreTrainedTokenizerBase
 
 
 class TokenText:
-    """For each id the text that it adds in the middle of a text; half a character reads as U+FFFD."""
+    """Maps each id to the text that it adds within a text; an incomplete character is U+FFFD."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        # Some decoders strip the space before the first token: each id is decoded behind another one.
+        # Some decoders strip the space before the first token: each id is decoded after another one.
         anchor = tokenizer("a", add_special_tokens=False)["input_ids"]
         start = len(str(tokenizer.decode(anchor, skip_special_tokens=False)))
         ids = sorted(tokenizer.get_vocab().values())
@@ -21,7 +21,7 @@ class TokenText:
         self._matching: dict[str, frozenset[int]] = {}
 
     def matching(self, pattern: str) -> frozenset[int]:
-        """The ids in whose text a regular expression is found."""
+        """The ids whose text contains a match of a regular expression."""
         if pattern not in self._matching:
             found = re.compile(pattern).search
             self._matching[pattern] = frozenset(identifier for identifier, text in self.texts.items() if found(text))
@@ -30,5 +30,5 @@ class TokenText:
 
 @lru_cache(maxsize=8)
 def token_text(tokenizer: PreTrainedTokenizerBase) -> TokenText:
-    """The table of a tokenizer, made once."""
+    """The token texts of a tokenizer, computed once."""
     return TokenText(tokenizer)

@@ -1,4 +1,4 @@
-"""A user's own reward, found by its name: `module:function`."""
+"""User-defined rewards, imported by name: `module:function`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lmgym.rewards.reward import Reward
 
 
 def load_reward(place: str) -> Reward:
-    """Imports a function of (problem, text), and refuses what cannot be called so before anything runs."""
+    """Imports a function of (problem, text); an object with another signature is an error before the run starts."""
     found = import_named(place)
     if not callable(found) or isinstance(found, type):
         raise UserError(f"{place} is not a reward: it is {_kind(found)}, and must be a function of (problem, text).")

@@ -1,4 +1,4 @@
-"""Final answers: how a solution states its answer, how the answer is found in a text, and whether it is right."""
+"""Final answers: how a solution states its answer, how it is extracted from a text, and whether it is correct."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ _BOX_TOKEN = re.compile(r"\\(?:boxed|fbox)\s*\{|\\(?:boxed|fbox)\s+(-?\d+(?:[.,]
 
 
 class AnswerForm(Protocol):
-    """How a task wants its answer stated."""
+    """The answer format of a task."""
 
     @property
     def instruction(self) -> str:
         """One sentence for a system prompt that says how to state the answer."""
 
     def show(self, answer: str) -> str:
-        """Writes an answer in the asked-for form."""
+        """States an answer in the required form."""
 
     def strict(self, text: str) -> str | None:
-        """Finds the answer in the asked-for form; a step-wise episode ends with the line that completes one."""
+        """Extracts the answer in the required form; a step-wise episode ends with the line that completes one."""
 
     def lenient(self, text: str) -> str | None:
-        """Finds what is probably meant as the answer, whatever its form."""
+        """Extracts the probable answer, whatever its form."""
 
     def is_right(self, answer: str, given: str) -> bool:
-        """Tells whether a given answer equals the right one."""
+        """Whether a given answer equals the correct one."""
 
 
 @dataclass(frozen=True)
 class NumberAnswer:
-    """Answers that are one number; the first line counts that says `The answer is: N`, at most after a `So` or so."""
+    """Answers that are one number; the first line `The answer is: N` counts, also after a word such as `So`."""
 
     instruction: str = 'End with a line that says "The answer is: " and the number.'
 
@@ -61,7 +61,7 @@ class NumberAnswer:
         return match[1] if match else None
 
     def lenient(self, text: str) -> str | None:
-        """Finds the last number, as the flexible-extract filter of lm-eval-harness does."""
+        """Extracts the last number, as the flexible-extract filter of lm-eval-harness does."""
         numbers = [match[0] for match in _FLEXIBLE_NUMBER.finditer(text)]
         return numbers[-1] if numbers else None
 
@@ -76,7 +76,7 @@ class BoxedAnswer:
 
     instruction: str = r"Put the final answer within \boxed{}."
     is_same: Callable[[str, str], bool] = is_same_latex
-    """Whether two LaTeX answers are equal, the right one first."""
+    """Whether two LaTeX answers are equal, the correct one first."""
 
     def show(self, answer: str) -> str:
         return rf"The answer is $\boxed{{{answer}}}$."
@@ -86,7 +86,7 @@ class BoxedAnswer:
         return boxes[-1] if boxes else None
 
     def lenient(self, text: str) -> str | None:
-        """Finds the boxed answer, or else the last formula, or else the last number."""
+        """Extracts the boxed answer, or else the last formula, or else the last number."""
         return self.strict(text) or last_formula(text) or NumberAnswer().lenient(text)
 
     def is_right(self, answer: str, given: str) -> bool:
@@ -95,7 +95,7 @@ class BoxedAnswer:
 
 @dataclass(frozen=True)
 class TextAnswer:
-    """Answers that are a short text; the first line that says `The answer is: ...` counts, and must match exactly."""
+    """Answers that are a short text; the first line `The answer is: ...` counts."""
 
     instruction: str = 'End with a line that says "The answer is: " and the answer.'
 
@@ -107,7 +107,7 @@ class TextAnswer:
         return match[1].strip() if match else None
 
     def lenient(self, text: str) -> str | None:
-        """Finds the stated answer, or else the last line."""
+        """Extracts the stated answer, or else the last line."""
         lines = text.strip().splitlines()
         return self.strict(text) or (lines[-1] if lines else None)
 
@@ -119,7 +119,7 @@ class TextAnswer:
 
 @dataclass(frozen=True)
 class FreeAnswer:
-    """Answers that nothing is known of but what a user's own reward makes of them."""
+    """Answers of unknown form, which only a user's own reward can grade."""
 
     instruction: str = ""
 
@@ -138,7 +138,7 @@ class FreeAnswer:
 
 @dataclass(frozen=True)
 class Grade:
-    """What a final text is worth; becomes the `info` of an episode's last step."""
+    """The grade of a final text; it becomes the `info` of an episode's last step."""
 
     correct: bool
     lenient: bool
@@ -148,7 +148,7 @@ class Grade:
 
 
 def grade(form: AnswerForm, answer: str, text: str) -> Grade:
-    """Grades a text against the right answer, strictly and leniently."""
+    """Grades a text against the correct answer, strictly and leniently."""
     strict, lenient = form.strict(text), form.lenient(text)
     return Grade(
         correct=strict is not None and form.is_right(answer, strict),
@@ -161,7 +161,7 @@ def grade(form: AnswerForm, answer: str, text: str) -> Grade:
 
 @dataclass(frozen=True)
 class FinalAnswer:
-    """The reward 1 for a right answer in the asked-for form, and 0 for all else."""
+    """Reward 1 for a correct answer in the required form, else 0."""
 
     form: AnswerForm
 
@@ -170,7 +170,7 @@ class FinalAnswer:
 
 
 def parse_number(text: str) -> Fraction | None:
-    """Reads a number exactly, with or without `$`, thousands commas, an exponent, `%` and final punctuation."""
+    """Parses a number exactly, with or without `$`, thousands commas, an exponent, `%` and final punctuation."""
     if len(text) > 2 * MAX_DIGITS:
         return None
     bare = text.strip().rstrip("%").strip().replace("$", "").removesuffix(",").removesuffix(".")
@@ -182,7 +182,7 @@ def _plain(text: str) -> str:
 
 
 def find_boxes(text: str) -> list[str]:
-    r"""Gives what every complete `\boxed{...}` holds, empty ones left out, in the order in which they close."""
+    r"""The content of every complete `\boxed{...}` that is not empty, in the order in which they close."""
     boxes: list[str] = []
     open_braces: list[int | None] = []  # where the content of a box began, None for any other brace
     for match in _BOX_TOKEN.finditer(text):

@@ -1,4 +1,4 @@
-"""Whether two LaTeX answers are the same: our own normaliser, then equality of text, then of exact value."""
+"""Equality of two LaTeX answers: normalisation, then equality of the text, then of the exact value."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ _FRACTION = re.compile(r"(-?)\\frac\{(-?\d{1,60}(?:\.\d{1,60})?)\}\{(-?\d{1,60}(
 
 
 def is_same_latex(answer: str, given: str) -> bool:
-    """Tells whether a given answer is the right one after normalisation, as text or as an exact number."""
+    """Whether a given answer equals the correct one after normalisation, as text or as an exact number."""
     if max(len(answer), len(given)) > MAX_CHARACTERS:
         return answer.strip() == given.strip()
     commas_separate = bool(_LIST.search(answer) or _LIST.search(given))
-    # Either may name what it counts, 24 or 24\text{ ways}; where both do, it must be the same.
+    # Either may name the counted unit, 24 or 24\text{ ways}; if both do, the units must be equal.
     pairs = ((answer, given), (_without_count(answer), given), (answer, _without_count(given)))
     return any(
         _is_same(normalise_latex(left, commas_separate), normalise_latex(right, commas_separate))
@@ -61,7 +61,7 @@ def is_same_latex(answer: str, given: str) -> bool:
 
 
 def _without_count(text: str) -> str:
-    r"""Leaves out a final `\text{...}` of at most three words, if none of them denies the number or changes it."""
+    r"""Removes a final `\text{...}` of at most three words, if none of them negates or changes the number."""
     text = text.strip().strip("$").rstrip()
     match = _COUNTED.search(text)
     if match is None or len(match[1].split()) > MOST_COUNTED_WORDS or _OTHER_THAN_COUNTED.search(match[1].lower()):
@@ -77,7 +77,7 @@ def _is_same(left: str, right: str) -> bool:
 
 
 def normalise_latex(text: str, commas_separate: bool = False) -> str:
-    """Rewrites an answer so that spellings of the same thing become equal; commas are of thousands or separate."""
+    """Rewrites an answer so that equivalent spellings become equal; commas separate items, or else thousands."""
     text = text.strip().strip("$").replace("\\$", "").replace("\\%", "").replace("%", "").rstrip(". ")
     text = _without_outer_braces(text)
     text = _SPACED_THOUSANDS.sub("", text)
@@ -98,14 +98,14 @@ def normalise_latex(text: str, commas_separate: bool = False) -> str:
 
 
 def _without_outer_braces(text: str) -> str:
-    """Takes away braces that enclose the whole, such as a box leaves behind."""
+    """Removes braces that enclose the full text, such as those of a removed box."""
     while text.startswith("{") and _end_of_group(text) == len(text) - 1:
         text = text[1:-1]
     return text
 
 
 def _end_of_group(text: str) -> int:
-    """Where the brace closes that a text begins with, or -1."""
+    """Index of the brace that closes the first one of a text, or -1."""
     depth = 0
     for match in _BRACE.finditer(text):
         depth += (match[0] == "{") - (match[0] == "}")
@@ -115,18 +115,18 @@ def _end_of_group(text: str) -> int:
 
 
 def last_formula(text: str) -> str | None:
-    """Finds the last `$...$` of a text."""
+    """The last `$...$` of a text, or None."""
     formulas = _FORMULA.findall(text)
     return formulas[-1].strip() if formulas else None
 
 
 def without_boxes(text: str) -> str:
-    r"""Takes the command `\boxed` away and leaves what it holds, in its braces."""
+    r"""Removes the command `\boxed` and keeps its content in braces."""
     return _BOX.sub("", text)
 
 
 def _value(text: str) -> Fraction | None:
-    """Reads a normalised answer that is a plain number or a fraction of plain numbers."""
+    """Parses a normalised answer that is a plain number or a fraction of plain numbers."""
     if _DECIMAL.fullmatch(text):
         return Fraction(text)
     match = _FRACTION.fullmatch(text)

@@ -1,4 +1,4 @@
-"""What a reward is, and the check of what it gives."""
+"""The type of reward functions, and the check of their values."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lmgym.errors import UserError
 from lmgym.types import Problem
 
 Reward = Callable[[Problem, str], float]
-"""A function of the problem and of all that the policy wrote."""
+"""A function of the problem and of the policy's full text."""
 
 
 def checked_reward(value: Any, function: Callable[..., Any], problem: Problem) -> float:
-    """Gives a reward as a float; a value that is not a finite number is an error that names who gave it."""
+    """Converts a reward to a float; a value that is not a finite number is an error that names the function."""
     number = math.nan
     if not isinstance(value, str | bytes | bytearray):
         with suppress(TypeError, ValueError, OverflowError, RuntimeError):
@@ -23,7 +23,7 @@ def checked_reward(value: Any, function: Callable[..., Any], problem: Problem) -
     if not math.isfinite(number):
         name = getattr(function, "__qualname__", type(function).__name__)
         raise UserError(
-            f"{name} gave the reward {str(value)[:60]!r} ({type(value).__name__}) for the problem {problem.id}: "
+            f"{name} returned the reward {str(value)[:60]!r} ({type(value).__name__}) for the problem {problem.id}: "
             "a reward is a finite number."
         )
     return number

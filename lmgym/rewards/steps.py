@@ -1,4 +1,4 @@
-"""Rewards for single steps: functions of (state, text, next state), and a way to add them up."""
+"""Rewards for single steps: functions of (state, text, next state), and their weighted sum."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ StepReward = Callable[[State, str, State], float]
 
 _CALCULATION = re.compile(r"<<([^<>=\n]{1,200})=([^<>=\n]{1,60})>>")
 _OPERATION = re.compile(r"[\d.)%](?:\*\*|//|[-+*/%])[-+(]*[\d.]")
-"""An operator between two operands, which a sign or a percent sign alone is not."""
+"""An operator between two operands; a sign or a percent sign alone does not match."""
 
 
 def calculations_are_right(state: State, text: str, next_state: State) -> float:
-    """Gives the share of a step's `<<expression=value>>` that are arithmetically right, 0 if there are none.
+    """The share of a step's `<<expression=value>>` that are arithmetically correct, 0 if there are none.
 
-    A right one counts once in an episode, and only if it holds an operation: neither repetition nor `<<1=1>>` pays.
+    A correct one counts once per episode, and only if it has an operation: repetition and `<<1=1>>` earn nothing.
     """
     earlier: set[str] = set()
     for message in state.messages:
@@ -32,7 +32,7 @@ def calculations_are_right(state: State, text: str, next_state: State) -> float:
 
 
 def weighted(*parts: tuple[float, StepReward]) -> StepReward:
-    """Adds step rewards up, each times its weight: `weighted((0.1, calculations_are_right), (0.05, mine))`."""
+    """The sum of step rewards, each times its weight: `weighted((0.1, calculations_are_right), (0.05, mine))`."""
 
     def total(state: State, text: str, next_state: State) -> float:
         return sum(
@@ -43,7 +43,7 @@ def weighted(*parts: tuple[float, StepReward]) -> StepReward:
 
 
 def _right_and_wrong(text: str) -> tuple[set[str], int]:
-    """Gives the operations that are right, each in one spelling, and how many calculations are wrong."""
+    """The correct operations, each in canonical form, and the number of wrong calculations."""
     right, wrong = set(), 0
     for expression, value in _CALCULATION.findall(text):
         if not _is_right(expression, value):
@@ -53,12 +53,12 @@ def _right_and_wrong(text: str) -> tuple[set[str], int]:
     return right, wrong
 
 
-def _is_right(expression: str, written: str) -> bool:
-    """Tells whether a value is right, is what the calculator writes, or is the rounding of one whose decimals go on."""
-    exact, value = evaluate(expression), parse_number(written)
+def _is_right(expression: str, stated: str) -> bool:
+    """Whether a value is exact, is the calculator's output, or rounds a value of more than six decimals."""
+    exact, value = evaluate(expression), parse_number(stated)
     if exact is None or value is None:
         return False
-    goes_on = (exact * 10**EXACT_PLACES).denominator != 1
-    places = len(written.partition(".")[2].strip())
-    is_rounded = goes_on and places >= ROUNDED_PLACES and value == round(exact, places)
+    is_long = (exact * 10**EXACT_PLACES).denominator != 1
+    places = len(stated.partition(".")[2].strip())
+    is_rounded = is_long and places >= ROUNDED_PLACES and value == round(exact, places)
     return value == exact or value == parse_number(format_number(exact)) or is_rounded

@@ -1,4 +1,4 @@
-"""What may change when a run is resumed, from the command line or from Python, so that its record stays true."""
+"""Which settings may change on resume, from the command line or from Python, so that config.json stays correct."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNNAMED = {
     "policy": "the policy is a class of its own",
     "shots": "the worked examples were chosen by hand",
 }
-"""Why a run from Python may have null in its config.json, where the command line has to be told."""
+"""Why a setting of a run from Python may be null in config.json, so that the command line needs its flag."""
 
 FIXED = {
     "algorithm": "the algorithm",
@@ -40,47 +40,49 @@ FIXED = {
     "seed": "the random seed",
     "out": "the run directory",
 }
-"""What a run keeps to its end, because iterations or evaluations before and after would not be of one thing."""
+"""Settings that a run keeps, because iterations or evaluations before and after a change would not be comparable."""
 
 HISTORY = "changed_on_resume"
 
 PATHS = ("model", "ref_model", "teacher", "env", "eval_env", "out")
-"""Settings that may be paths, which can be spelled in several ways."""
+"""Settings that may be paths, of which one may have several spellings."""
 
 
 def changes(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:
     """The settings that are known before and now and differ, each as [old, new]; refuses those that a run keeps."""
-    old, new = _as_written(before), _as_written(now)
+    old, new = _through_json(before), _through_json(now)
     compared = [name for name in new if name in old and name not in (HISTORY, "lmgym_version")]
     changed = {
-        name: [old[name], new[name]] for name in compared if _meaning(name, old[name]) != _meaning(name, new[name])
+        name: [old[name], new[name]]
+        for name in compared
+        if _normalised(name, old[name]) != _normalised(name, new[name])
     }
     free = {name for name in (*UNNAMED, "algorithm") if old.get(name) is None}
     free |= {"env_options", "reward"} if "env" in free else set()
     for name, (was, given) in changed.items():
         if name in FIXED and name not in free:
             raise UserError(
-                f"--{name} {shown(given)} cannot be given on resume: {FIXED[name]} of {folder} stays as it "
-                f"was (--{name} {shown(was)}); begin a new run from its weights with lmgym train --model {folder}."
+                f"--{name} {shown(given)} cannot be given on resume: {FIXED[name]} of {folder} is fixed "
+                f"(--{name} {shown(was)}); start a new run from its weights with lmgym train --model {folder}."
             )
     return changed
 
 
 def resumed_config(folder: Path, now: Mapping[str, Any], defaults: Mapping[str, Any], iteration: int) -> dict[str, Any]:
-    """config.json of a run that goes on after `iteration` with the settings `now`, and remembers what has changed.
+    """The config.json of a run that resumes after `iteration` with the settings `now`, with a history of changes.
 
-    `defaults` are the settings of a run that was recorded before they existed.
+    `defaults` are the values of settings that did not exist when the run was recorded.
     """
     saved, _ = upgraded(folder, json.loads((folder / "config.json").read_text(encoding="utf-8")))
     changed = changes(folder, {**defaults, **saved}, now)
-    config = saved | {name: value for name, value in _as_written(now).items() if name in changed or name not in saved}
+    config = saved | {name: value for name, value in _through_json(now).items() if name in changed or name not in saved}
     if changed:
         config[HISTORY] = [*saved.get(HISTORY, []), {"after_iteration": iteration, **changed}]
     return config
 
 
 def shown(value: Any) -> str:
-    """A setting as it stands on a command line."""
+    """A setting as on a command line."""
     if isinstance(value, dict):
         return " ".join(f"{name} {option}" for name, option in value.items()) or "none"
     if isinstance(value, (tuple, list)):
@@ -88,13 +90,13 @@ def shown(value: Any) -> str:
     return "none" if value in ("", None) else str(value)
 
 
-def _as_written(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as JSON gives them back, where a tuple is a list."""
+def _through_json(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings after a round trip through JSON, in which a tuple becomes a list."""
     return json.loads(json.dumps(dict(settings), default=str))
 
 
-def _meaning(name: str, value: Any) -> Any:
-    """What is the same for all ways to spell a setting."""
+def _normalised(name: str, value: Any) -> Any:
+    """A value that is equal for all spellings of a setting."""
     if name in PATHS and value and Path(value).expanduser().exists():
         return str(Path(value).expanduser().resolve())
     if name == "system_prompt" and value is not None:

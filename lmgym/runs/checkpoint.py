@@ -1,4 +1,4 @@
-"""Checkpoints: everything a run needs to go on exactly where it stopped, without a pickle."""
+"""Checkpoints: everything a run needs to resume exactly where it stopped, without a pickle."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATE = "state.json"
 def save_checkpoint(folder: Path, algorithm: Training) -> Path:
     """Writes weights, optimiser, auxiliary state and counters into `folder`/<iteration>, then deletes older ones.
 
-    Random state needs no saving: every draw is a function of the run's seed and the iteration.
+    Random state needs no saving: all randomness is a function of the run's seed and the iteration.
     """
     target = folder / f"{algorithm.iteration:06d}"
     steps, total = algorithm.learner.steps_done, algorithm.learner.settings.total_steps
@@ -47,14 +47,14 @@ def save_checkpoint(folder: Path, algorithm: Training) -> Path:
 def load_checkpoint(folder: Path, algorithm: Training) -> None:
     """Restores an algorithm that was built with the run's initial model to the state of the checkpoint.
 
-    What was copied from the initial model, such as a reference that was never updated, stays as it is.
+    What was copied from the initial model, such as a reference that was never updated, is unchanged.
     """
     state: dict[str, Any] = json.loads((folder / STATE).read_text())
     algorithm.iteration = state["iteration"]
     algorithm.learner.restore(folder, state["optimizer_steps"], state["policy_version"])
     algorithm.state = state.get("algorithm_state", state.get("memory", {}))  # its name before version 0.2
     total, rate = algorithm.learner.settings.total_steps, algorithm.config.learning_rate
-    if state.get("learning_rate", rate) != rate:  # another rate starts a schedule of its own over the remaining steps
+    if state.get("learning_rate", rate) != rate:  # another rate starts a new schedule over the remaining steps
         algorithm.continue_schedule(1.0)
     elif state.get("total_steps", total) != total:
         algorithm.continue_schedule(state["learning_rate_factor"])

@@ -1,4 +1,4 @@
-"""The short card that goes with a trained model."""
+"""The model card of a trained model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lmgym.runs.training import Training
 
 
 def model_card(algorithm: Training, config: Mapping[str, Any]) -> str:
-    """Says what the model is, how it was made and what was measured, with sample sizes and intervals."""
+    """The model, its training and its evaluations, with sample sizes and intervals."""
     task = config.get("env") or type(algorithm.envs.env).__name__
     lines = [
         "---",
@@ -32,7 +32,7 @@ def model_card(algorithm: Training, config: Mapping[str, Any]) -> str:
             note = "CONTAMINATED: also trained on" if evaluation.contaminated else "held out"
             measured = [evaluation.strict, evaluation.lenient] if is_graded else []
             lines.append(_row(iteration, evaluation.problems, *measured, evaluation.reward, note))
-        lines += ["", "Brackets are 95 % intervals over problems: Wilson's of a share, the normal one of a mean."]
+        lines += ["", "Brackets are 95 % intervals over problems: Wilson for an accuracy, normal for a mean."]
     lines += [
         "",
         f"System prompt: {algorithm.policy.system_prompt!r}, worked examples: {len(algorithm.policy.examples)}.",

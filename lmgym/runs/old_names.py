@@ -1,4 +1,4 @@
-"""What flags and settings of version 0.1 are called now, for old command lines and old run directories."""
+"""The current names of flags and settings of version 0.1, for old command lines and old run directories."""
 
 from __future__ import annotations
 
@@ -49,22 +49,22 @@ NEUTRAL: dict[str, Any] = {
     "balanced_replay": False,
     "kl_on_silent_groups": True,
 }
-"""Values of settings that an algorithm no longer has under which it computes what it computes now."""
+"""Values of removed settings with which an algorithm computes the same as now."""
 
 AVERAGING = {"rloo": "constant", "dr-grpo": "constant", "maxrl": "constant", "gspo": "episode", "sapo": "episode"}
 """The loss average of algorithms that no longer have the setting, where it is not `token`."""
 
 
 def old_flag(name: str, known: Collection[str]) -> str | None:
-    """What is said of a flag of version 0.1: its name now, or what took its place."""
+    """The message for a flag of version 0.1: its current name, or what replaces it."""
     if name in RENAMED:
         new = RENAMED[name]
         return f"--{name} is now called --{new}" + ("" if new in known else ", which this command does not have")
-    return f"--{name} is gone: {REMOVED[name]}" if name in REMOVED else None
+    return f"--{name} was removed: {REMOVED[name]}" if name in REMOVED else None
 
 
 def upgraded(folder: Path, saved: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """config.json of an old run in today's names, and the sentence that says what changed; empty for a new run."""
+    """The config.json of an old run in current names, and a message that says what changed; empty for a new run."""
     if "lmgym_version" in saved:
         return dict(saved), ""
     config = {name: value for name, value in saved.items() if name not in RENAMED and name not in REMOVED}
@@ -76,12 +76,12 @@ def upgraded(folder: Path, saved: Mapping[str, Any]) -> tuple[dict[str, Any], st
         config["env"] = f"{saved['imports'][0]}:{saved['env']}"
     config["out"] = str(folder)
     changes = [f"--{old} is now --{new}" for old, new in found.items()]
-    changes += [f"--{name} is gone" for name in REMOVED if name in saved]
+    changes += [f"--{name} was removed" for name in REMOVED if name in saved]
     return config, f"{folder} was written by lmgym 0.1: {', '.join(changes)}." if changes else ""
 
 
 def check_old_run(folder: Path, saved: Mapping[str, Any], known: Collection[str]) -> None:
-    """Refuses to resume an old run with a setting that its algorithm no longer has and that mattered."""
+    """Raises a UserError if an old run used a removed setting that changed what its algorithm computed."""
     if "lmgym_version" in saved:
         return
     neutral = {**NEUTRAL, "averaging": AVERAGING.get(str(saved.get("algorithm")), "token")}

@@ -1,4 +1,4 @@
-"""The learning curve of a run as a picture."""
+"""The learning curve of a run as an image."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lmgym.errors import UserError
 
 
 def plot_learning_curve(run: Path) -> Path:
-    """Draws accuracy or reward with its intervals, and KL, entropy and length beneath, from the run's metrics.jsonl."""
+    """Plots accuracy or reward with its intervals, and KL, entropy and length below, from the run's metrics.jsonl."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     figure = new_figure(7, 7)
     top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=[3, 1, 1])
@@ -33,7 +33,7 @@ def plot_learning_curve(run: Path) -> Path:
 
 
 MARKS = (("eval/", "held-out"), ("contaminated_eval/", "CONTAMINATED"))
-"""The names of evaluation metrics begin so."""
+"""The prefixes of evaluation metrics, and their labels."""
 
 
 def _draw_accuracies(axes: Any, rows: list[dict[str, float]], evaluated: list[dict[str, float]]) -> None:
@@ -46,7 +46,7 @@ def _draw_accuracies(axes: Any, rows: list[dict[str, float]], evaluated: list[di
 
 
 def _draw_rewards(axes: Any, rows: list[dict[str, float]], evaluated: list[dict[str, float]]) -> None:
-    """Where nothing is called right or wrong, the reward is what rises."""
+    """Plots the mean reward, for environments that do not grade answers."""
     _draw(axes, rows, "reward", "training episodes (sampled)", color="0.6", linewidth=1)
     for prefix, mark in MARKS:
         _draw_interval(axes, evaluated, f"{prefix}mean_reward", f"{mark} (95 % interval)", "C0", "o-")
@@ -54,12 +54,12 @@ def _draw_rewards(axes: Any, rows: list[dict[str, float]], evaluated: list[dict[
 
 
 def new_figure(width: float, height: float) -> Any:
-    """An empty figure that needs no screen."""
+    """An empty figure that needs no display."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise UserError("a picture needs matplotlib; install it with: pip install 'lmgym[plot]'.") from None
+        raise UserError("the learning curve needs matplotlib; install it with: pip install 'lmgym[plot]'.") from None
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

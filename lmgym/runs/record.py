@@ -1,4 +1,4 @@
-"""What config.json says of a run that was put together in Python: the same settings that `lmgym train` would write."""
+"""The config.json of a run that was set up in Python: the same settings that `lmgym train` would write."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from lmgym.runs.training import Training
 KINDS: dict[type, str] = {FewShotLLMStepwiseMathPolicy: "stepwise", ChatPolicy: "chat"}
 
 
-def describe_run(algorithm: Training) -> dict[str, Any]:
-    """Every setting of a run by its flag's name; null stands for what has no name, such as an env made by hand."""
+def run_settings(algorithm: Training) -> dict[str, Any]:
+    """Every setting of a run by its flag's name; None for what has no name, such as an environment made by hand."""
     return {
         "algorithm": algorithm.name,
         **algorithm.config.settings(),
@@ -43,7 +43,7 @@ def _task(algorithm: Training) -> dict[str, Any]:
 
 
 def _settings_of(env: Env, split: str) -> dict[str, Any]:
-    """The flags that make this environment where `split` is asked for; --env is null where there are none."""
+    """The flags that make this environment in a command that uses `split`; --env is None if there are none."""
     unnamed: dict[str, Any] = {"env": None, "env_options": {}, "reward": ""}
     made_from = env.made_from or _made_by_gymnasium(env)
     if made_from is None:
@@ -74,11 +74,11 @@ def _policy(algorithm: Training) -> dict[str, Any]:
     policy, env = algorithm.policy, algorithm.envs.env
     shots = len(policy.examples)
     are_drawn = shots <= len(env.problems) and tuple(few_shot_examples(env, shots)) == policy.examples
-    usual = default_system_prompt(env, stepwise=isinstance(policy, FewShotLLMStepwiseMathPolicy))
+    default = default_system_prompt(env, stepwise=isinstance(policy, FewShotLLMStepwiseMathPolicy))
     return {
         "policy": KINDS.get(type(policy)),
         "shots": shots if are_drawn else None,
-        "system_prompt": None if policy.system_prompt == usual else TEXT + policy.system_prompt,
+        "system_prompt": None if policy.system_prompt == default else TEXT + policy.system_prompt,
         "max_tokens": policy.max_tokens,
         **asdict(policy.distribution),
         "calculator": policy.calculator,
@@ -92,7 +92,7 @@ def _model(model: LanguageModel) -> dict[str, Any]:
 
 
 def _reference(algorithm: Training) -> dict[str, Any]:
-    """The model of a teacher, or of a reference that is another than the policy's own."""
+    """The model of the teacher, or of a reference other than the policy's own model."""
     frozen = getattr(algorithm.reference, "frozen", None) or getattr(algorithm.actor, "model", None)
     teacher = algorithm.config.settings().get("teacher")
     if teacher is not None:

@@ -23,17 +23,17 @@ from lmgym.runs.changes import resumed_config
 from lmgym.runs.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from lmgym.runs.model_card import model_card
 from lmgym.runs.plotting import plot_learning_curve
-from lmgym.runs.record import describe_run
+from lmgym.runs.record import run_settings
 from lmgym.runs.tables import evaluation_line, header, iteration_line
 from lmgym.runs.tracking import Sink, check_trackers, make_sinks
 from lmgym.runs.training import Training
 
 LARGE_LOGPROB_DIFF = 0.05
-"""A mean difference of log-probs of sampler and learner beyond this is a fault, not rounding."""
+"""A larger mean difference between the log-probs of sampler and learner is an error, not rounding."""
 
 
 class Run:
-    """Without a folder it only shows; with one it also keeps everything there."""
+    """Without a folder it only prints; with one it also stores everything there."""
 
     def __init__(
         self, folder: Path | str | None = None, config: Mapping[str, Any] | None = None, trackers: Sequence[str] = ()
@@ -44,7 +44,7 @@ class Run:
         self.sinks: list[Sink] = []
         self._progress: Progress | None = None
         self._lines = 0
-        self._is_taken = folder is not None and (folder / "metrics.jsonl").exists()
+        self._holds_other_run = folder is not None and (folder / "metrics.jsonl").exists()
         if folder is None:
             if trackers:
                 raise UserError("tracking needs a run directory: give the run a folder.")
@@ -53,7 +53,7 @@ class Run:
         with writing_to(folder, "--out"):
             folder.mkdir(parents=True, exist_ok=True)
             self.sinks = make_sinks(trackers, folder, self.config)
-            if self.config and not self._is_taken:
+            if self.config and not self._holds_other_run:
                 self._write_config(folder)
 
     @property
@@ -62,36 +62,36 @@ class Run:
         return self.folder / "episodes.jsonl" if self.folder else None
 
     def record(self, algorithm: Training) -> None:
-        """Completes config.json from the algorithm itself, so that --resume and `lmgym eval` find all they need."""
+        """Completes config.json with the algorithm's settings, so that --resume and `lmgym eval` find all they need."""
         if self.folder is None:
             return
-        if self._is_taken and algorithm.iteration == 0:
+        if self._holds_other_run and algorithm.iteration == 0:
             raise UserError(
-                f"{self.folder} holds a run already: give Run another folder, or take that one up with "
+                f"{self.folder} already holds a run: give Run another folder, or resume that run with "
                 "run.resume(algorithm)."
             )
         place = {"lmgym_version": __version__, "out": str(self.folder), "track": self.trackers}
-        self.config = describe_run(algorithm) | place | self.config
+        self.config = run_settings(algorithm) | place | self.config
         with self._writing():
             self._write_config(self.folder)
 
     @contextlib.contextmanager
     def session(self, algorithm: Training) -> Iterator[None]:
-        """Shows progress while the loop runs; on Ctrl-C saves, says how to resume, and passes it on."""
+        """Shows progress while the loop runs; on Ctrl-C saves a checkpoint, prints how to resume, and re-raises."""
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         progress = Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=messages, transient=True)
         total = algorithm.config.iterations
         if self.folder is None:
-            messages.print("nothing of this run is kept: give the algorithm run=Run(folder) to keep it.")
+            messages.print("this run is not saved: pass run=Run(folder) to the algorithm to save it.")
         self.record(algorithm)
-        self._is_taken = False
+        self._holds_other_run = False
         try:
             with progress, self._writing():
                 self._progress = progress
                 self._task = progress.add_task("training", total=total, completed=algorithm.iteration)
                 yield
         except StoppedAtOnceError:
-            messages.print("stopped in the middle of an update: what counts is the last checkpoint, if there is one.")
+            messages.print("stopped during an update: the last checkpoint, if there is one, can be resumed.")
             raise
         except KeyboardInterrupt:
             self._progress = None
@@ -104,7 +104,7 @@ class Run:
                 sink.close()
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Tracks an iteration and prints its line."""
+        """Logs the metrics of an iteration and prints its line."""
         seconds = metrics.get("seconds_collecting", 0.0) + metrics.get("seconds_learning", 0.0)
         metrics = {**metrics, "tokens_per_second": metrics.get("tokens", 0.0) / max(seconds, 1e-9)}
         for sink in self.sinks:
@@ -116,16 +116,16 @@ class Run:
         if metrics.get("logprob_diff", 0.0) > LARGE_LOGPROB_DIFF:
             self.warn(
                 f"the log-probs of sampler and learner differ by {metrics['logprob_diff']:.3f} per token: the gradient "
-                "is of another policy than the one that sampled; use --dtype float32 or report this model."
+                "is not that of the policy that sampled; use --dtype float32 or report this model."
             )
         norm = metrics.get("gradient_norm", 0.0)
         if norm != norm or norm == float("inf"):
-            self.warn("the gradient was not finite and this update was left out; lower --learning_rate.")
+            self.warn("the gradient was not finite and this update was skipped; lower --learning_rate.")
         if self._progress is not None:
             self._progress.update(self._task, completed=iteration)
 
     def log_evaluation(self, iteration: int, evaluation: Evaluation) -> None:
-        """Tracks an evaluation, keeps its details and prints its line."""
+        """Logs an evaluation, stores its episodes and prints its line."""
         for sink in self.sinks:
             sink.log(iteration, evaluation.metrics())
         if self.folder is not None:
@@ -139,7 +139,7 @@ class Run:
 
     @contextlib.contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        """Says what is going on while no iteration advances."""
+        """Shows what the run is doing between iterations."""
         if self._progress is None:
             yield
             return
@@ -148,27 +148,30 @@ class Run:
         self._progress.update(self._task, description="training")
 
     def warn(self, text: str) -> None:
-        """A loud warning."""
+        """Prints a warning."""
         messages.print(f"WARNING: {text}", style="bold red", markup=False, soft_wrap=True)
 
     def save_checkpoint(self, algorithm: Training) -> None:
-        """Keeps all that is needed to go on from here."""
+        """Writes a checkpoint to resume from."""
         if self.folder is not None:
             with uninterrupted(), self._writing():
                 (self.folder / "checkpoints").mkdir(exist_ok=True)
                 save_checkpoint(self.folder / "checkpoints", algorithm)
 
     def resume(self, algorithm: Training) -> None:
-        """Takes up the newest checkpoint, in an algorithm built with the run's first model; the rest is done again."""
+        """Resumes from the newest checkpoint, in an algorithm built with the run's initial model.
+
+        Episodes, metrics and evaluations of later iterations are discarded.
+        """
 
         if self.folder is None:
             raise UserError("there is nothing to resume: give Run the folder of the run.")
         checkpoint = newest_checkpoint(self.folder)
-        now = describe_run(algorithm) | {"track": self.trackers} | self.config
+        now = run_settings(algorithm) | {"track": self.trackers} | self.config
         self.config = resumed_config(self.folder, now, type(algorithm.config)().settings(), int(checkpoint.name))
         self.config["lmgym_version"] = __version__
         load_checkpoint(checkpoint, algorithm)
-        self._is_taken = False
+        self._holds_other_run = False
         reached = algorithm.iteration
         path = self.folder / "episodes.jsonl"
         kept = Buffer(algorithm.buffer.capacity)
@@ -186,13 +189,13 @@ class Run:
         _drop_lines_after(self.folder / "metrics.jsonl", reached)
 
     def _comparable(self, algorithm: Training, found: dict[int, Evaluation]) -> dict[int, Evaluation]:
-        """Those evaluations that were of the problems which the run is evaluated on now."""
-        wanted = algorithm.evaluator.fingerprints
-        if not wanted:
+        """The evaluations of the problems that the run is evaluated on now."""
+        current = algorithm.evaluator.fingerprints
+        if not current:
             return found
-        kept = {iteration: evaluation for iteration, evaluation in found.items() if evaluation.fingerprints == wanted}
+        kept = {iteration: evaluation for iteration, evaluation in found.items() if evaluation.fingerprints == current}
         if len(kept) < len(found):
-            self.warn("evaluations so far were of other problems: they stay on disk and are compared with nothing.")
+            self.warn("earlier evaluations were of other problems: they stay on disk and are not compared.")
         return kept
 
     def finish(self, algorithm: Training) -> None:
@@ -230,7 +233,7 @@ class Run:
         messages.print("interrupted: saving …")
         self.save_checkpoint(algorithm)
         messages.print(
-            f"saved after iteration {algorithm.iteration}; go on with: lmgym train --resume {self.folder}",
+            f"saved after iteration {algorithm.iteration}; resume with: lmgym train --resume {self.folder}",
             soft_wrap=True,
         )
 
@@ -247,12 +250,12 @@ class Run:
 
 
 class StoppedAtOnceError(KeyboardInterrupt):
-    """The second Ctrl-C: weights may have moved for an iteration that is not counted, so they are not saved."""
+    """The second Ctrl-C: weights may have changed in an iteration that is not counted, so they are not saved."""
 
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Holds the first Ctrl-C back until the end of the block; a second one ends it at once."""
+    """Delays the first Ctrl-C until the end of the block; a second one stops it at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -287,7 +290,7 @@ def _drop_lines_after(path: Path, iteration: int) -> None:
 
 
 def _read_evaluations(folder: Path, until: int) -> dict[int, Evaluation]:
-    """The evaluations up to a checkpoint, from their episodes; one that was not written to its end is left out."""
+    """The evaluations up to a checkpoint, from their episodes; an incomplete one is skipped."""
     found = {}
     for details in sorted(folder.glob("*_episodes.jsonl")):
         iteration = int(details.name.partition("_")[0])

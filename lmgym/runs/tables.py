@@ -1,4 +1,4 @@
-"""What a person reads of a run: a line per iteration, evaluations side by side, answers before and after."""
+"""Console output of a run: a line per iteration, evaluations side by side, answers before and after."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMNS = {
     "logprob_diff": ("lp diff", "{:.1e}"),
     "tokens_per_second": ("tok/s", "{:.0f}"),
 }
-"""Metric, heading and form of the line that each iteration prints."""
+"""The metrics in the line of each iteration, with their headings and formats."""
 
 
 def header() -> str:
@@ -29,13 +29,13 @@ def header() -> str:
 
 
 def iteration_line(iteration: int, metrics: Mapping[str, float]) -> str:
-    """One iteration in one line; what was not measured is a dash."""
+    """One iteration in one line; a missing metric is a dash."""
     cells = [form.format(metrics[name]) if name in metrics else "–" for name, (_, form) in COLUMNS.items()]
     return f"{iteration:6d} " + " ".join(f"{cell:>9}" for cell in cells)
 
 
 def evaluation_line(evaluation: Evaluation) -> str:
-    """An evaluation in one line, marked where its problems were also trained on."""
+    """An evaluation in one line, marked if its problems were also trained on."""
     mark = "CONTAMINATED " if evaluation.contaminated else "held-out "
     reward = f"mean reward {evaluation.reward}"
     graded = f"strict {evaluation.strict}, lenient {evaluation.lenient}, {reward}, unparsed {evaluation.unparsed:.1%}"
@@ -72,7 +72,7 @@ def comparison_table(rows: Mapping[str, Evaluation]) -> Table:
 
 
 def difference_line(before: Evaluation, after: Evaluation) -> str:
-    """How far apart two evaluations of the same problems are, and whether chance could do it."""
+    """The difference between two evaluations of the same problems, with its p-value."""
     test = f"paired permutation test on the same problems: p = {reward_p_value(before, after):.2g}"
     reward = f"mean reward {after.reward.value - before.reward.value:+.3f}; {test}"
     if not (before.is_graded and after.is_graded):
@@ -84,7 +84,7 @@ def difference_line(before: Evaluation, after: Evaluation) -> str:
 
 
 def show_answers(before: Evaluation, after: Evaluation, count: int = 3) -> None:
-    """Some answers before and after, the first that became right, or better, and then whatever comes first."""
+    """Prints some answers before and after: first those that became correct, or better, then the others in order."""
     is_graded = before.is_graded and after.is_graded
     old_scores, new_scores = (row.solved if is_graded else row.rewards for row in (before, after))
     order = sorted(range(len(after.episodes)), key=lambda i: (old_scores[i] >= new_scores[i], i))

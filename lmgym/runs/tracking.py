@@ -1,4 +1,4 @@
-"""Where metrics go: a JSON-lines file always, and wandb, tensorboard or trackio where asked for."""
+"""Metric tracking: always a JSON-lines file, and optionally wandb, tensorboard or trackio."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ WANDB_HOST = "api.wandb.ai"
 
 
 class Sink(Protocol):
-    """A place that takes metrics."""
+    """A tracker that receives metrics."""
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Takes the metrics of one iteration."""
+        """Logs the metrics of one iteration."""
         ...
 
     def close(self) -> None:
-        """Sees to it that all of them have arrived."""
+        """Flushes all metrics."""
         ...
 
 
 class JsonLines:
-    """One line per report, readable while the run goes on."""
+    """One line per call of `log`, readable during the run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # A resumed run counts on from where it stopped.
+        # A resumed run continues to count its seconds.
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         self.started = time.time() - (json.loads(lines[-1])["seconds"] if lines else 0.0)
 
@@ -50,12 +50,12 @@ class JsonLines:
 
 
 class Wandb:
-    """Weights & Biases; WANDB_PROJECT, WANDB_ENTITY and WANDB_MODE are its own and are honoured."""
+    """Weights & Biases; it uses WANDB_PROJECT, WANDB_ENTITY and WANDB_MODE."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         wandb = _require("wandb")
         project = os.environ.get("WANDB_PROJECT", "lmgym")
-        # The same folder is the same run, so that a resumed one goes on in its own curves.
+        # The id depends on the folder alone, so that a resumed run continues its own curves.
         identity = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:12]
         try:
             self.run = wandb.init(
@@ -63,7 +63,7 @@ class Wandb:
             )
         except wandb.Error as error:
             reason = " ".join(str(error).split()).rstrip(".")
-            raise UserError(f"wandb cannot begin a run: {reason}; WANDB_MODE=offline keeps it here.") from error
+            raise UserError(f"wandb cannot start a run: {reason}; set WANDB_MODE=offline to log locally.") from error
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Logs under the iteration."""
@@ -119,13 +119,13 @@ SINKS: dict[str, Callable[[Path, Mapping[str, Any]], Sink]] = {
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Refuses a tracker that is unknown, not installed or not logged in, before anything is written."""
+    """Raises a UserError for a tracker that is unknown, not installed or not logged in, before anything is written."""
     for name in names:
         if name not in SINKS:
             raise UserError(f"there is no tracker {name!r}; there are {', '.join(SINKS)}.")
         package = _require(name)
         if name == "wandb" and not _is_usable(package.setup().settings):
-            package.teardown()  # it would remember its settings when the user has set WANDB_MODE in this process
+            package.teardown()  # else it keeps these settings if the user then sets WANDB_MODE in this process
             raise UserError(
                 "wandb has no API key: run `wandb login`, set WANDB_API_KEY, or keep the run on this machine with "
                 "WANDB_MODE=offline."
@@ -139,7 +139,7 @@ def make_sinks(names: Sequence[str], folder: Path, config: Mapping[str, Any]) ->
 
 
 def _is_usable(settings: Any) -> bool:
-    """Whether wandb needs no key, or finds one where it looks for it."""
+    """Whether wandb needs no API key, or will find one."""
     if (os.environ.get("WANDB_MODE") or settings.mode) in ("offline", "disabled", "dryrun"):
         return True
     if settings.api_key or os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):

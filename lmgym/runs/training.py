@@ -1,4 +1,4 @@
-"""What a run sees of the algorithm that it keeps: a protocol, so that runs know no algorithm."""
+"""The interface of an algorithm to its run: a protocol, so that runs import no algorithm."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from lmgym.policies.policy import Policy
 
 
 class AuxiliaryState(Protocol):
-    """Weights besides the policy's that a checkpoint keeps, such as those of a reference or a critic."""
+    """Weights besides the policy's that a checkpoint stores, such as those of a reference or a critic."""
 
     def save(self, path: Path) -> None:
         """Writes what cannot be restored from elsewhere."""
         ...
 
     def load(self, path: Path) -> None:
-        """Reads it back."""
+        """Loads what `save` wrote."""
         ...
 
 
 class TrainingConfig(Protocol):
-    """The settings that a run reads itself."""
+    """The settings that a run uses."""
 
     iterations: int
     problems_per_iteration: int
@@ -42,7 +42,7 @@ class TrainingConfig(Protocol):
 
 
 class Training(Protocol):
-    """An algorithm as a run sees it."""
+    """The attributes of an algorithm that a run uses."""
 
     iteration: int
     state: dict[str, float]

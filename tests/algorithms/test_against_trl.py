@@ -130,8 +130,8 @@ def test_where_trl_differs_it_is_in_the_gradient_of_the_kl():
     ours, theirs = NEW.clone().requires_grad_(), NEW.clone().requires_grad_()
     make_algorithm("grpo", kl_coeff=KL, tis_cap=0.0).loss(bare_scores(ours), our_batch().with_(kl_coeff=KL)).backward()
     trl_loss("grpo", theirs, low=0.2, high=0.2, beta=KL).backward()
-    gap = NEW - REFERENCE
-    exact = KL * (gap - (1 - (-gap).exp())) * MASK / MASK.sum(dim=1, keepdim=True) / ROWS
+    log_ratio = NEW - REFERENCE
+    exact = KL * (log_ratio - (1 - (-log_ratio).exp())) * MASK / MASK.sum(dim=1, keepdim=True) / ROWS
     assert exact.abs().max() > 1e-4
     assert ours.grad is not None
     assert theirs.grad is not None

@@ -90,7 +90,7 @@ def test_a_student_learns_from_a_teacher(teacher, given):
 
 @pytest.mark.parametrize("name", ["dpo", "expert-iteration"])
 def test_episodes_that_exist_are_enough(name, tmp_path):
-    """Nobody acts: the policy learns from what another run has left, over and over."""
+    """No episodes are sampled: the policy learns only from the replayed episodes of another run."""
     kind, env = find_algorithm(name), Vowel(SOLVED)
     played = train("reinforce", env, iterations=16, problems_per_iteration=8, group_size=4, learning_rate=1e-9)
     played.buffer.save(tmp_path / "episodes.jsonl")
@@ -188,7 +188,7 @@ def test_an_adaptive_kl_comes_nearer_to_its_target_than_a_fixed_one():
 
 def test_dapo_resamples_until_enough_groups_are_informative():
     class Rare(Vowel):
-        """Fifteen problems in sixteen give nobody anything."""
+        """Fifteen problems in sixteen have reward 0 for every answer."""
 
         def respond(self, state, text, finish):
             response = super().respond(state, text, finish)

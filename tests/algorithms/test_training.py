@@ -1,4 +1,4 @@
-"""The loop really learns, on tiny real models: rewards rise, tokens are the sampled ones, and a run can be taken up."""
+"""The loop really learns, on tiny real models: rewards rise, tokens are the sampled ones, and a run can be resumed."""
 
 from __future__ import annotations
 

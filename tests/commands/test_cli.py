@@ -232,7 +232,7 @@ def test_a_context_too_long_for_the_model_is_one_sentence(train, out, changed_mo
     path.write_text(json.dumps(json.loads(path.read_text()) | {"max_position_embeddings": 64}))
     outcome = train("--model", changed_model)
     assert is_one_sentence(outcome), outcome.err
-    assert "reads 64; use fewer or shorter examples" in outcome.err
+    assert "is 64; use fewer or shorter examples" in outcome.err
     assert is_untouched(out)
 
 
@@ -308,10 +308,10 @@ def test_wandb_without_a_key_is_one_sentence_and_leaves_no_run(train, out, tmp_p
         (["train", "grpo", "--max_sampler_ratio=2"], "--max_sampler_ratio is now called --tis_cap"),
         (["train", "sft", "--trace", "1"], "--trace is now called --gae_lambda, which this command does not have"),
         (["train", "dapo", "--max-helpings", "2"], "--max_helpings is now called --max_resample_rounds"),
-        (["train", "--name", "mine"], "--name is gone: a run directory is named by --out"),
-        (["train", "--no_kl_on_silent_groups"], "--kl_on_silent_groups is gone: the KL penalty is always over all"),
-        (["train", "--lora"], "--lora is gone: --lora_rank above 0"),
-        (["eval", "--import", "json"], "--import is gone"),
+        (["train", "--name", "mine"], "--name was removed: a run directory is named by --out"),
+        (["train", "--no_kl_on_silent_groups"], "--kl_on_silent_groups was removed: the KL penalty is always over all"),
+        (["train", "--lora"], "--lora was removed: --lora_rank above 0"),
+        (["eval", "--import", "json"], "--import was removed"),
         (["bench"], "python -m benchmarks.speed"),
     ],
 )
@@ -778,7 +778,7 @@ def test_ctrl_c_saves_says_how_to_resume_and_resuming_finishes(run, out, model_f
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 130, errors
-    assert f"go on with: lmgym train --resume {out / 'it'}" in errors
+    assert f"resume with: lmgym train --resume {out / 'it'}" in errors
     assert "Traceback" not in errors
     (checkpoint,) = (out / "it" / "checkpoints").iterdir()
     reached = int(checkpoint.name)

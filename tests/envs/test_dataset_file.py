@@ -76,7 +76,7 @@ def test_the_answer_form_is_what_the_rows_hold(tmp_path):
         ('{"question": "What?", "answer": null}', '"answer" is not a text'),
         ('{"question": "What?", "answer": "no idea"}', 'the answer "no idea" is not a number'),
         ('{"question": "What?", "answer": "First\\nthis, then that"}', "states no answer"),
-        ('{"question": "What?", "solution": "no idea"}', "or bring a reward"),
+        ('{"question": "What?", "solution": "no idea"}', "or pass a reward"),
         ('{"question": "What?", "answer": NaN}', '"answer" is not a text'),
         ('{"question": "What?", "answer": "#### five"}', 'the answer "five" is not a number'),
         (r'{"problem": "What?", "solution": "\\boxed{5}"}', "another form"),

@@ -66,7 +66,7 @@ def test_an_unknown_reset_option_is_one_sentence():
 @pytest.mark.parametrize("value", [None, "1", float("nan"), float("inf"), [1.0, 2.0], 1j, 10**400])
 @pytest.mark.parametrize("kind", ["reward", "step_reward", "part", "respond"])
 def test_a_reward_that_is_no_number_is_a_sentence_with_its_name_the_problem_and_the_value(value, kind):
-    class Silent(Env):
+    class NoNumber(Env):
         def respond(self, state: State, text: str, finish: Finish) -> Response:
             return Response(value)
 
@@ -77,11 +77,12 @@ def test_a_reward_that_is_no_number_is_a_sentence_with_its_name_the_problem_and_
         "reward": lambda: MathEnv([PROBLEM], reward=my_reward),
         "step_reward": lambda: MathEnv([PROBLEM], step_reward=my_reward),
         "part": lambda: MathEnv([PROBLEM], step_reward=weighted((0.5, my_reward))),
-        "respond": lambda: Silent([PROBLEM]),
+        "respond": lambda: NoNumber([PROBLEM]),
     }[kind]()
     env.reset()
-    name = "Silent.respond" if kind == "respond" else "my_reward"
-    with pytest.raises(UserError, match=rf"{name} gave the reward .{re.escape(str(value)[:60])}.* for the problem p: "):
+    name = "NoNumber.respond" if kind == "respond" else "my_reward"
+    says = rf"{name} returned the reward .{re.escape(str(value)[:60])}.* for the problem p: "
+    with pytest.raises(UserError, match=says):
         env.step("The answer is: 5")
 
 
@@ -102,7 +103,7 @@ def test_an_environment_that_does_not_respond_is_one_sentence():
 
     env = Mute([PROBLEM])
     env.reset()
-    with pytest.raises(UserError, match=r"Mute.respond gave 1.0: it must return an lmgym.Response"):
+    with pytest.raises(UserError, match=r"Mute.respond returned 1.0: return an lmgym.Response"):
         env.step("5")
 
 

@@ -91,10 +91,10 @@ def test_the_training_and_test_problems_of_real_datasets_are_disjoint():
 @pytest.mark.parametrize(("name", "size"), [("gsm8k", 7473), ("math", 7500)])
 def test_validation_is_held_out_of_train_where_that_is_asked_for(name, size):
     validation = lmgym.make(f"{name}:validation").problems
-    rest = lmgym.make(name, hold_out_validation=True).problems
+    training = lmgym.make(name, hold_out_validation=True).problems
     everything = lmgym.make(name).problems
-    assert (len(validation), len(rest), len(everything)) == (500, size - 500, size)
-    ids = [{problem.id for problem in problems} for problems in (validation, rest, everything)]
+    assert (len(validation), len(training), len(everything)) == (500, size - 500, size)
+    ids = [{problem.id for problem in problems} for problems in (validation, training, everything)]
     assert ids[0].isdisjoint(ids[1])
     assert ids[0] | ids[1] == ids[2]
     assert list(validation) == list(lmgym.make(name, split="validation", hold_out_validation=True).problems)

@@ -214,7 +214,7 @@ def test_what_cannot_be_copied_is_named_and_may_be_shared():
             super().__init__(problems)
             self.tools = {"lock": threading.Lock()}
 
-    with pytest.raises(UserError, match=r"Locked cannot play .* attribute 'tools' cannot be copied .*opening\(\)"):
+    with pytest.raises(UserError, match=r"Locked cannot run .* attribute 'tools' cannot be copied .*opening\(\)"):
         VectorEnv(Locked(PROBLEMS)).reset([0])
 
     class Shared(Locked):
@@ -308,13 +308,13 @@ def test_an_attribute_that_is_large_to_copy_is_named_once(large):
         VectorEnv(Large()).reset([0, 1, 2])
         VectorEnv(Sharing()).reset([0, 1, 2])
     assert len(caught) == 1
-    said = r"Large copies its attribute 'words', \d MB, for every episode; name it in shared_attributes"
+    said = r"Large copies its attribute 'words', \d MB, for every episode; list it in shared_attributes"
     assert re.search(said, str(caught[0].message))
 
 
 def test_an_environment_of_numbers_is_refused():
     numbers: Any = gymnasium.make("CartPole-v1")
-    with pytest.raises(UserError, match="CartPoleEnv is not an environment of text"):
+    with pytest.raises(UserError, match="CartPoleEnv is not a text environment"):
         VectorEnv(numbers)
 
 

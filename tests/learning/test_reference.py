@@ -167,8 +167,8 @@ def test_a_model_that_is_given_is_the_reference(make):
 def test_a_reference_with_another_vocabulary_is_refused_in_one_sentence():
     tokenizer = tiny_tokenizer()
     tokenizer.add_tokens(["<|new|>"])
-    given = replace(tiny_model(), tokenizer=tokenizer, name="stranger")
-    with pytest.raises(UserError, match=r"stranger has another tokenizer than tiny-llama \(\d+ and \d+"):
+    given = replace(tiny_model(), tokenizer=tokenizer, name="other-model")
+    with pytest.raises(UserError, match=r"other-model has another tokenizer than tiny-llama \(\d+ and \d+"):
         make_reference(tiny_model(), given)
 
 

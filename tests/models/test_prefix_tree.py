@@ -113,8 +113,8 @@ def test_the_common_prefix_is_the_longest_that_leaves_a_token_before_the_first_s
     longest = 0
     for length in range(1, tokens.shape[1]):
         equal = all(list(ids[:length]) == list(rows[0][0][:length]) for ids, _ in rows)
-        room = all(length < len(ids) and not any(mask[: length + 1]) for ids, mask in rows)
-        longest = length if equal and room else longest
+        has_prompt_left = all(length < len(ids) and not any(mask[: length + 1]) for ids, mask in rows)
+        longest = length if equal and has_prompt_left else longest
     assert prefix == list(rows[0][0][:longest])
 
 

@@ -37,7 +37,7 @@ def test_the_quickest_come_first_and_the_others_later():
     assert said(policy.next_actions(states)) == [(1, "a\n"), (3, "b\n")]
     assert said(policy.next_actions([states[2], states[0]])) == [(2, "slow\n")]
     assert said(policy.next_actions([states[0]])) == [(0, "slowest\n")]
-    assert not policy._writing
+    assert not policy._pending
     assert not policy.engine._rows
 
 
@@ -55,7 +55,7 @@ def test_what_is_being_written_is_not_asked_for_again():
 def test_all_are_waited_for_and_come_in_the_order_of_their_states():
     policy, states = dictated("slowest\n", "a\n", "slow\n")
     assert said(policy.get_actions(states)) == [(0, "slowest\n"), (1, "a\n"), (2, "slow\n")]
-    assert not policy._writing
+    assert not policy._pending
 
 
 def test_states_that_are_not_given_again_are_abandoned():
@@ -66,7 +66,7 @@ def test_states_that_are_not_given_again_are_abandoned():
     policy.next_actions(states[:3])
     assert said(policy.next_actions([states[2], states[3]])) == [(3, "new\n")]
     assert cancelled == [1]
-    assert list(policy._writing) == list(policy.engine._rows) == [2]
+    assert list(policy._pending) == list(policy.engine._rows) == [2]
     assert said(policy.get_actions([states[0]])) == [(0, "a\n")]
     assert cancelled == [1, 2]
     assert not policy.engine._rows
@@ -147,7 +147,7 @@ def test_episodes_are_the_same_whether_all_are_waited_for_or_not():
 def test_another_temperature_is_another_request():
     policy, states = dictated("a\n", "a longer line\n", "greedy\n")
     assert len(policy.next_actions(states[:2])) == 1
-    ((first, partial),) = policy._writing.items()
+    ((first, partial),) = policy._pending.items()
     assert partial.distribution.temperature == 1.0
     asked: list[Request] = []
     submit = policy.engine.submit

@@ -25,7 +25,7 @@ from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseM
 from lmgym.policies.policy_for import policy_for
 from lmgym.rewards.final_answer import BoxedAnswer
 from lmgym.rewards.steps import calculations_are_right, weighted
-from lmgym.runs.record import describe_run
+from lmgym.runs.record import run_settings
 from lmgym.runs.run import Run
 from lmgym.types import Problem
 
@@ -66,7 +66,7 @@ def test_what_is_described_is_what_the_command_line_was_told(model_folder, algor
     given = ["--env", "arithmetic", "--model", str(model_folder), "--device", "cpu", "--dtype", "float32", *flags]
     settings = _parse_train(kind.Config, [str(model_folder) if flag == "MODEL" else flag for flag in given], "")
     told = {"algorithm": algorithm, **flat_settings(settings)}
-    described = describe_run(build(kind, settings, Run)[0])
+    described = run_settings(build(kind, settings, Run)[0])
     elsewhere = {"out", "track", "load_episodes"}  # what the run itself knows
     elsewhere |= {"ref_model"} if algorithm == "distill" else set()
     assert set(told) - set(described) == elsewhere
@@ -77,19 +77,19 @@ def test_what_is_described_is_what_the_command_line_was_told(model_folder, algor
 
 def test_environments_are_named_however_they_were_made(tmp_path):
     for env in (lmgym.make("arithmetic", digits=3), gymnasium.make("lmgym/Arithmetic-v0", digits=3)):
-        described = describe_run(algorithm_on(env.unwrapped))
+        described = run_settings(algorithm_on(env.unwrapped))
         assert (described["env"], described["env_options"]) == ("arithmetic", {"digits": "3"})
     path = tmp_path / "rows.jsonl"
     path.write_text('{"question": "1+1?", "answer": "2"}\n{"question": "1+2?", "answer": "3"}\n')
     env, test = lmgym.make(str(path)), lmgym.make(str(path), "test")
-    described = describe_run(algorithm_on(env, eval_env=test))
+    described = run_settings(algorithm_on(env, eval_env=test))
     assert (described["env"], described["eval_env"]) == (str(path), "")
-    described = describe_run(algorithm_on(lmgym.make("arithmetic"), eval_env=test))
+    described = run_settings(algorithm_on(lmgym.make("arithmetic"), eval_env=test))
     assert (described["env"], described["eval_env"]) == ("arithmetic", str(path))
 
 
 def test_a_reward_is_named_by_its_place_and_what_has_none_is_null():
-    described = describe_run(algorithm_on(lmgym.make("arithmetic", reward=shortness)))
+    described = run_settings(algorithm_on(lmgym.make("arithmetic", reward=shortness)))
     assert (described["env"], described["reward"]) == ("arithmetic", f"{__name__}:shortness")
     by_hand = [
         lmgym.make("arithmetic", reward=lambda problem, answer: 1.0),
@@ -97,9 +97,9 @@ def test_a_reward_is_named_by_its_place_and_what_has_none_is_null():
         lmgym.MathEnv([Problem(str(n), f"{n}?", str(n), f"The answer is: {n}") for n in range(4)]),
     ]
     for env in by_hand:
-        described = describe_run(algorithm_on(env))
+        described = run_settings(algorithm_on(env))
         assert (described["env"], described["env_options"], described["reward"]) == (None, {}, "")
-    other = describe_run(algorithm_on(lmgym.make("arithmetic"), eval_env=lmgym.make("arithmetic", "test", digits=3)))
+    other = run_settings(algorithm_on(lmgym.make("arithmetic"), eval_env=lmgym.make("arithmetic", "test", digits=3)))
     assert (other["env"], other["eval_env"]) == ("arithmetic", None)
 
 
@@ -118,13 +118,13 @@ def test_a_reward_is_named_by_its_place_and_what_has_none_is_null():
 )
 def test_an_environment_that_was_edited_after_it_was_made_has_no_name(edit):
     env, test = lmgym.make("arithmetic"), lmgym.make("arithmetic", "test")
-    described = describe_run(algorithm_on(env, eval_env=test))
+    described = run_settings(algorithm_on(env, eval_env=test))
     assert (described["env"], described["eval_env"]) == ("arithmetic", "")
     vars(test).update(edit)
-    described = describe_run(algorithm_on(env, eval_env=test))
+    described = run_settings(algorithm_on(env, eval_env=test))
     assert (described["env"], described["eval_env"]) == ("arithmetic", None)
     vars(env).update(edit)
-    assert describe_run(algorithm_on(env, policy=policy_for(env, tiny_model(), shots=0)))["env"] is None
+    assert run_settings(algorithm_on(env, policy=policy_for(env, tiny_model(), shots=0)))["env"] is None
 
 
 class Game(lmgym.Env):
@@ -153,12 +153,12 @@ def test_an_environment_that_was_only_played_keeps_its_name():
     for _ in range(2):
         env.reset(seed=5)
         env.step("a")
-    assert describe_run(algorithm_on(env, policy=policy))["env"] == f"{__name__}:Game"
+    assert run_settings(algorithm_on(env, policy=policy))["env"] == f"{__name__}:Game"
     other = lmgym.make(f"{__name__}:Game", factor=4)
     assert isinstance(env, Game)
     assert isinstance(other, Game)
     env.scale = other.scale
-    assert describe_run(algorithm_on(env, policy=policy))["env"] is None
+    assert run_settings(algorithm_on(env, policy=policy))["env"] is None
 
 
 def test_a_policy_by_hand_is_said_to_be_one():
@@ -167,7 +167,7 @@ def test_a_policy_by_hand_is_said_to_be_one():
 
     env = lmgym.make("arithmetic")
     policy = Own(tiny_model(), [env.problems[0]], "Be brief.")
-    described = describe_run(algorithm_on(env, policy=policy))
+    described = run_settings(algorithm_on(env, policy=policy))
     assert (described["policy"], described["shots"]) == (None, None)
     assert described["system_prompt"] == "text:Be brief."
 
@@ -246,7 +246,7 @@ def test_a_second_run_in_the_same_folder_is_refused_until_it_is_resumed(tmp_path
 
     begin(str(model_folder), 1).train()
     files = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    with pytest.raises(UserError, match="holds a run already"):
+    with pytest.raises(UserError, match="already holds a run"):
         begin(str(model_folder), 2).train()
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == files
     resumed = begin(str(model_folder), 2)
@@ -258,7 +258,7 @@ def test_a_second_run_in_the_same_folder_is_refused_until_it_is_resumed(tmp_path
 
 def test_a_run_without_a_folder_says_so_once(capsys):
     algorithm_on(Vowel(TRAIN), policy=policy_for(Vowel(TRAIN), tiny_model(), shots=0, max_tokens=4)).train()
-    assert capsys.readouterr().err.count("nothing of this run is kept") == 1
+    assert capsys.readouterr().err.count("this run is not saved") == 1
 
 
 def test_a_teacher_is_named(tmp_path):
@@ -267,4 +267,4 @@ def test_a_teacher_is_named(tmp_path):
     teacher.model.name = "the-teacher"
     for samples in ("student", "teacher"):
         config = DistillConfig(**SMALL, samples=samples)
-        assert describe_run(Distill(policy, env, config, ref_policy=teacher))["teacher"] == "the-teacher"
+        assert run_settings(Distill(policy, env, config, ref_policy=teacher))["teacher"] == "the-teacher"

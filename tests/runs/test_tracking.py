@@ -59,7 +59,7 @@ def test_an_unknown_tracker_lists_the_known_ones(tmp_path):
 
 @pytest.fixture
 def no_key(tmp_path, monkeypatch):
-    """A machine where nobody has logged in to wandb, which otherwise remembers how it was set up first."""
+    """A machine without a login to wandb, which otherwise keeps its first settings."""
     pytest.importorskip("wandb").teardown()
     for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_IDENTITY_TOKEN_FILE", "NETRC"):
         monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,4 @@
-"""Word problems from templates: endless, solvable, split by story and numbers."""
+"""Procedural word problems from templates, with splits by story and numbers."""
 
 from lmgym.envs.word_problems.problems import WordProblems, WordProblemsEnv
 

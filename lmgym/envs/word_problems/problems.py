@@ -1,4 +1,4 @@
-"""Word problems: endless stories in GSM8K's manner, one to eight operations long, with worked solutions."""
+"""Procedural word problems in the style of GSM8K, with one to eight operations and worked solutions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ STORY_KINDS = (
 
 
 class WordProblemsEnv(MathEnv):
-    """Endless word problems of `min_operations` to `max_operations` operations and a difficulty from 1 to 5."""
+    """Procedural word problems of `min_operations` to `max_operations` operations and a difficulty from 1 to 5."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class WordProblemsEnv(MathEnv):
 
 
 class WordProblems(ProceduralProblems):
-    """The problems, each made when it is asked for."""
+    """The problems, each generated on access."""
 
     def __init__(
         self,
@@ -78,17 +78,17 @@ class WordProblems(ProceduralProblems):
         super().__init__("word-problems", split, seed)
         if not 1 <= min_operations <= max_operations <= MOST_OPERATIONS:
             raise UserError(
-                f"min_operations is {min_operations} and max_operations {max_operations}: both are from 1 to "
+                f"min_operations is {min_operations} and max_operations {max_operations}: both must be from 1 to "
                 f"{MOST_OPERATIONS}, the smaller first."
             )
         if difficulty not in SIZES:
-            raise UserError(f"difficulty is {difficulty!r}: it is a whole number from 1 to {max(SIZES)}.")
+            raise UserError(f"difficulty is {difficulty!r}: it must be an integer from 1 to {max(SIZES)}.")
         self.min_operations = min_operations
         self.max_operations = max_operations
         self.difficulty = difficulty
 
     def draws(self, random_source: random.Random, problem_id: str) -> Iterator[Problem]:
-        """Draws a number of operations and a kind of story, and tells that kind again and again."""
+        """Samples a number of operations and a kind of story, and yields problems of that kind."""
         operations = random_source.randint(self.min_operations, self.max_operations)
         kind = random_source.choice([kind for kind in STORY_KINDS if kind.fewest <= operations <= kind.most])
         info = {"operations": operations, "difficulty": self.difficulty, "story": kind.tell.__name__}
@@ -98,11 +98,11 @@ class WordProblems(ProceduralProblems):
             yield Problem(problem_id, story.text(), str(story.answer), solution, info)
 
     def split_key(self, problem: Problem) -> str:
-        """The kind of story and the operations of the worked solution: no name, thing or other wording matters."""
+        """The kind of story and the operations of the worked solution, without names, objects and other wording."""
         return " ".join((problem.info["story"], *_OPERATION.findall(problem.solution)))
 
     def _tell(self, kind: StoryKind, operations: int, random_source: random.Random) -> Story:
-        """Draws numbers until the story works out."""
+        """Samples numbers until they give a valid problem."""
         for _ in range(MOST_TRIES):
             story = Story(random_source, self.difficulty)
             try:
@@ -110,4 +110,4 @@ class WordProblems(ProceduralProblems):
             except UnfitError:
                 continue
             return story
-        raise UserError(f"No {kind.tell.__name__} story of {operations} operations works out: choose fewer operations.")
+        raise UserError(f"No {kind.tell.__name__} story of {operations} operations was found: choose fewer operations.")

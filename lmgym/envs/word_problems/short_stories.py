@@ -1,4 +1,4 @@
-"""Stories of word problems that hold only a few operations, one function each."""
+"""Story kinds of word problems that support only a few operations, one function each."""
 
 from __future__ import annotations
 
@@ -148,9 +148,9 @@ def saving(story: Story, operations: int) -> None:
     """Someone saves for something that costs more."""
     (who,), goal = story.people(1), story.choose(("bike", "guitar", "tent", "camera", "skateboard"))
     weekly, weeks, more_weeks, gift = story.factor(), story.factor(), story.factor(), story.amount()
-    rest = more_weeks * story.factor() if operations == 4 else story.amount()
+    missing = more_weeks * story.factor() if operations == 4 else story.amount()
     saved = weekly * weeks
-    price = saved + rest + (gift if operations >= 3 else 0)
+    price = saved + missing + (gift if operations >= 3 else 0)
     if operations > 1:
         story.say(f"{who} wants a {goal} that costs ${price}.")
     aim = "" if operations > 1 else f" for a {goal}"

@@ -1,4 +1,4 @@
-"""The kinds of stories that word problems tell, one function each."""
+"""The story kinds of word problems, one function each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARTS = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth"}
 
 @dataclass(frozen=True)
 class StoryKind:
-    """A way to tell a problem, and how many operations it can hold."""
+    """A kind of story, and how many operations it supports."""
 
     tell: Callable[[Story, int], None]
     fewest: int
@@ -28,7 +28,7 @@ class StoryKind:
 
 
 def chain(story: Story, value: int, count: int, ups: Sequence[str], downs: Sequence[str], line: str, last: str) -> int:
-    """Tells a run of events that each add to a quantity or take from it; `#` is the number of an event."""
+    """Adds `count` events that each increase or decrease a quantity; `#` is the number of an event."""
     template = ""
     for index in range(count):
         grows = value < 6 or story.random.random() < 0.5
@@ -109,7 +109,7 @@ def bus(story: Story, operations: int) -> None:
 
 
 def relate(story: Story, value: int, whose: str, clause: str, things: str, line: str) -> int:
-    """Tells how many the next one has, as more, fewer, times or a part of what the last one has."""
+    """States a quantity relative to the one before: more, fewer, times or a fraction of it."""
     way = story.choose(("more", "fewer", "times", "part"))
     if way == "more":
         number = story.amount()
@@ -125,7 +125,7 @@ def relate(story: Story, value: int, whose: str, clause: str, things: str, line:
 
 
 def comparison(story: Story, operations: int) -> None:
-    """Several people have things, each told by comparison with the one before."""
+    """Several people have things, each number relative to the person before."""
     together = operations >= 2 and story.random.random() < 0.5
     people, things = story.people(operations + 1), story.choose(THINGS)
     value = before = story.amount()
@@ -143,7 +143,7 @@ def comparison(story: Story, operations: int) -> None:
 
 
 def sales(story: Story, operations: int) -> None:
-    """Someone sells things over the days of a week, each told by comparison with the day before."""
+    """Someone sells things over the days of a week, each number relative to the day before."""
     who = story.choose(("A baker", "A farmer", "A shop", "A florist", "A market stall"))
     things = {"A baker": "cakes", "A farmer": "melons", "A shop": "lamps", "A florist": "roses"}.get(who, "hats")
     seller, total_of_all = f"the {who[2:]}", operations % 2 == 0

@@ -1,4 +1,4 @@
-"""A word problem in the making: its sentences, the numbers it draws and the worked line of each operation."""
+"""A word problem under construction: its sentences, its random numbers and the worked line of each operation."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SMALL_NUMBER = re.compile(r"(?<![$\d,.])\b(?:[2-9]|1[0-2])\b(?![\d,%]|\.\d)")
 
 
 class UnfitError(Exception):
-    """The numbers drawn do not make a problem: draw again."""
+    """The sampled numbers give no valid problem: sample again."""
 
 
 @dataclass(frozen=True)
 class Person:
-    """Someone in a story and the words for them."""
+    """A person in a story and their pronouns."""
 
     name: str
     she: str
@@ -42,7 +42,7 @@ class Person:
 
 @dataclass(frozen=True)
 class Size:
-    """How large numbers may be: factors and prices, amounts, and results."""
+    """Upper bounds of the numbers: factors and prices, amounts, and results."""
 
     factor: int
     amount: int
@@ -57,7 +57,7 @@ SIZES = {
     5: Size(50, 2_000, 500_000),
 }
 WORDS_FROM, ASIDE_FROM = 3, 4
-"""From which difficulty small numbers may be spelled out, and an idle sentence stands in the way."""
+"""The difficulties from which small numbers may be spelled out and an irrelevant sentence is added."""
 
 GIRLS = "Mia Ana Lily Emma Zoe Nora Ruth Sara Julia Priya Aisha Mei Carla Hannah Olga Tina Grace Ivy Leila Rosa"
 BOYS = "Tom Ben Leo Max Omar Raj Luis Sam Jack Noah Ivan Kofi Peter Hugo Adam Carl Dylan Felix Marco Yusuf"
@@ -67,7 +67,7 @@ PEOPLE = tuple(Person(name, "she", "her", "her") for name in GIRLS.split()) + tu
 
 
 class Story:
-    """A word problem under construction; the story kinds call its methods in the order in which it is told."""
+    """A word problem under construction; the story kinds call its methods in the order of its text."""
 
     def __init__(self, random_source: random.Random, difficulty: int) -> None:
         self.random = random_source
@@ -101,7 +101,7 @@ class Story:
         return self.between(2, self.size.factor)
 
     def part_of(self, value: int) -> int:
-        """Draws what can be taken away and leave some."""
+        """Draws a number to subtract that leaves at least two."""
         return self.between(2, min(self.size.amount, value - 2))
 
     def divisor(self, value: int) -> int:
@@ -124,7 +124,7 @@ class Story:
         self.question = question
 
     def work(self, line: str, left: int, operator: str, right: int) -> int:
-        """Does one operation and writes its line, where `#` stands for the calculation and `$#` for one in dollars."""
+        """Computes one operation and adds its line, in which `#` becomes the calculation and `$#` one in dollars."""
         if operator == "/" and left % right:
             raise UnfitError
         value = {"+": left + right, "-": left - right, "*": left * right, "/": left // right}[operator]
@@ -138,10 +138,10 @@ class Story:
         return value
 
     def text(self) -> str:
-        """Gives the whole problem, with the wording of its difficulty."""
+        """The text of the problem, with the wording of its difficulty."""
         sentences = [*self.sentences, self.question]
         if self.difficulty >= ASIDE_FROM:
-            # It comes first, so that no "them" of the story can refer to it.
+            # It comes first, so that no pronoun of the story can refer to it.
             sentences.insert(0, self.choose(ASIDES).replace("#", str(self.between(13, 28))))
         text = " ".join(sentences)
         return _SMALL_NUMBER.sub(self._maybe_in_words, text) if self.difficulty >= WORDS_FROM else text
