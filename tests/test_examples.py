@@ -128,13 +128,13 @@ def test_own_settings_metric_and_schedule(tmp_path, model_folder):
     command += (
         f"--env arithmetic --model {model_folder} --iterations 3 --problems_per_iteration 2 --halve_every 2".split()
     )
-    command += f"--group_size 2 --eval_problems 0 --shots 1 --max_tokens 8 --out {tmp_path} --name it".split()
+    command += f"--group_size 2 --eval_problems 0 --shots 1 --max_tokens 8 --out {tmp_path / 'it'}".split()
     command += ["--learning_rate", "1e-4"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=EXAMPLES.parent, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in (tmp_path / "it" / "metrics.jsonl").read_text().splitlines()]
     assert [row["learning_rate"] for row in rows] == [1e-4, 1e-4, 5e-5]
-    assert all(0 < row["distinct"] <= 1 for row in rows)
+    assert [row["rewarded"] for row in rows] == [pytest.approx(row["accuracy"]) for row in rows]
     assert json.loads((tmp_path / "it" / "config.json").read_text())["halve_every"] == 2
     refused = subprocess.run(
         [*command, "--halve_every", "0"], capture_output=True, text=True, cwd=EXAMPLES.parent, check=False
