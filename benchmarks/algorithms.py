@@ -1,9 +1,9 @@
-"""Every algorithm on the same task, model and budget of generated tokens: a table, a JSON file and a picture.
+"""Every algorithm on the same task, model and budget of generated tokens: a table, a JSON file and a plot.
 
-python benchmarks/algorithms.py                      # everything; what is done already is not done again
+python benchmarks/algorithms.py                      # all; finished runs are skipped
 python benchmarks/algorithms.py --only grpo ppo --seeds 0
 
-Each run's result is written as it ends, so that the command can be stopped at any time and started again.
+Each result is written when its run ends, so the command can be stopped and started again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from lmgym.runs.plotting import new_figure
 from lmgym.runs.run import Run
 
 TEACHER = "reinforce-stable"
-"""Whose first seed the students of `distill` learn from; its tokens are not counted as theirs."""
+"""The teacher of `distill` is the model that this algorithm made with seed 0; its tokens are not counted."""
 
 SETTINGS: dict[str, Any] = {
     "learning_rate": 3e-5,
@@ -46,22 +46,22 @@ SETTINGS: dict[str, Any] = {
     "evaluate_every": 3,
     "save_every": 0,
 }
-"""The same for everybody; all else is each algorithm's own default."""
+"""The same for all; everything else is each algorithm's default."""
 
 BEGIN, END = "<!-- comparison:begin -->", "<!-- comparison:end -->"
 
 KL_PROBLEMS = range(1000, 1064)
-"""Test problems, none of them evaluated on, whose samples say how far a policy has moved."""
+"""Test problems, none of them evaluated on, on which the KL to the initial model is measured."""
 
 
 @dataclass
 class Settings:
-    """What to compare."""
+    """The algorithms, seeds and budget to compare."""
 
     only: tuple[str, ...] = tuple(ALGORITHMS)
     """Algorithms to run."""
     seeds: tuple[int, ...] = (0, 1, 2)
-    """Each algorithm runs once with each; the first seed of all comes first."""
+    """Each algorithm runs once per seed; all algorithms run with the first seed before any runs with the second."""
     token_budget: int = 12_000
     """Tokens that a run may generate, greedy baselines and worked solutions included; the last iteration is whole."""
     out: str = "benchmarks"
@@ -97,12 +97,12 @@ class Curve(Run):
 
 
 def main(settings: Settings) -> None:
-    """Runs what is not there yet and writes the report after each run."""
+    """Runs what is missing and writes the report after each run."""
     out = Path(settings.out)
     path = out / "algorithms.json"
     report: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"runs": {}}
     for name in settings.only:
-        find_algorithm(name)  # a wrong name is said before anything is run
+        find_algorithm(name)  # refuses a wrong name before anything runs
     names = sorted(
         settings.only, key=lambda name: (name != TEACHER, list(ALGORITHMS).index(name) if name in ALGORITHMS else -1)
     )
@@ -124,7 +124,7 @@ def main(settings: Settings) -> None:
 
 
 def show(report: Mapping[str, Any], token_budget: int, out: Path) -> str:
-    """Writes table and picture of the runs with one budget, and gives the table."""
+    """Writes table and plot of the runs with one budget, and returns the table."""
     alike = {key: run for key, run in report["runs"].items() if key.endswith(f" tokens {token_budget}")}
     text = table({**report, "runs": alike})
     write_text(out / "algorithms.md", text)
@@ -133,7 +133,7 @@ def show(report: Mapping[str, Any], token_budget: int, out: Path) -> str:
 
 
 def run_once(name: str, seed: int, token_budget: int) -> dict[str, Any]:
-    """Trains one model from the start and measures what became of it."""
+    """Trains one model from its initial weights and evaluates it."""
     kind = find_algorithm(name)
     task, policy_settings = TaskSettings(), PolicySettings()
     env, test = task.make("train"), task.make("test")
@@ -170,7 +170,7 @@ def run_once(name: str, seed: int, token_budget: int) -> dict[str, Any]:
 
 
 def kl_moved(algorithm: RLAlgorithm) -> float:
-    """How far the policy is from where it began: nats per token, on samples of its own."""
+    """KL of the policy to the initial model in nats per token, on its own samples."""
     test = TaskSettings().make("test")
     batch = Batch.from_episodes(play(algorithm.policy, test, KL_PROBLEMS, seed=algorithm.config.seed))
     start = algorithm.learner.logprobs(load_model(PolicySettings().model), batch)
@@ -178,7 +178,7 @@ def kl_moved(algorithm: RLAlgorithm) -> float:
 
 
 def _before() -> float:
-    """The accuracy that everybody begins with."""
+    """The accuracy of the untrained model."""
     env, test = TaskSettings().make("train"), TaskSettings().make("test")
     policy = PolicySettings().make(env, few_shot_examples(env, PolicySettings().shots))
     indices = held_out_indices(test, SETTINGS["eval_problems"], avoid=policy.examples)
@@ -198,7 +198,7 @@ def _by_algorithm(report: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 
 def table(report: Mapping[str, Any]) -> str:
-    """What won and what lost, in one table."""
+    """One row per algorithm, the best first."""
     lines = [
         f"Held-out accuracy before: {report.get('before', 0):.1%}. Mean of the seeds, the 95 % Wilson interval of that "
         "mean on as many problems as were evaluated, and each seed; minutes of acting and learning are the median.",
@@ -223,14 +223,14 @@ def table(report: Mapping[str, Any]) -> str:
 
 
 def publish(text: str) -> None:
-    """Puts the table where the documentation has left room for it."""
+    """Writes the table into docs/algorithms.md, between its two markers."""
     page = Path(__file__).parents[1] / "docs" / "algorithms.md"
     before, rest = page.read_text().split(BEGIN)
     write_text(page, before + BEGIN + "\n" + text + END + rest.split(END)[1])
 
 
 def draw(report: Mapping[str, Any], path: Path) -> None:
-    """One panel per algorithm, with all the others in grey behind it."""
+    """One panel per algorithm, with the curves of all others in grey."""
     runs = _by_algorithm(report)
     if not runs:
         return

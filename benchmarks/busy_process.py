@@ -1,4 +1,4 @@
-"""The cost of a busy process beside torch, with OpenMP's default waiting and with the one that lmgym sets.
+"""Time of a small torch kernel beside a busy process, with OpenMP's default waiting and with lmgym's.
 
 python -m benchmarks.busy_process
 
@@ -40,7 +40,7 @@ def seconds(variables: dict[str, str]) -> float:
 
 
 def main(repeats: int = 2) -> None:
-    """Prints the times of both in alternating runs, on an idle machine and beside a busy process."""
+    """Prints the times of both settings in alternating runs, on an idle machine and beside a busy process."""
     ways = {"OpenMP's default": SPINNING, "as lmgym sets it": SPIN_LIMITS}
     lines = [[f"{seconds(way):.2f}" for way in ways.values()] for _ in range(repeats)]
     with busy_process():

@@ -1,6 +1,6 @@
-"""Puts runs of one recipe with several seeds side by side: a table, a JSON file and a picture.
+"""Runs of one recipe with several seeds as a table, a JSON file and a plot.
 
-for seed in 0 1 2; do make train ARGS="--seed $seed --name seed$seed"; done
+for seed in 0 1 2; do make train ARGS="--seed $seed --out runs/seed$seed"; done
 python benchmarks/recipe_table.py runs/seed0 runs/seed1 runs/seed2
 """
 
@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """What a run measured: its evaluations, its time and the chance of its difference."""
+    """Evaluations, minutes, paired p-value, and the largest log-prob differences of sampler and learner."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     results = json.loads((folder / "results.json").read_text())
     config = json.loads((folder / "config.json").read_text())
@@ -29,8 +29,8 @@ def read_run(folder: Path) -> dict[str, Any]:
         "dtype": results["dtype"],
         "minutes": round(max(row["seconds"] for row in rows) / 60, 1),
         "p_value": results["paired_p_value"],
-        "mean_gap": max(row.get("gap", 0.0) for row in rows),
-        "largest_gap": max(row.get("gap_max", 0.0) for row in rows),
+        "logprob_diff": max(row["logprob_diff"] for row in rows if "logprob_diff" in row),
+        "logprob_diff_max": max(row["logprob_diff_max"] for row in rows if "logprob_diff_max" in row),
         "evaluations": evaluations,
         "training_accuracy": [[row["iteration"], row["accuracy"]] for row in rows if "accuracy" in row],
     }
@@ -58,7 +58,7 @@ def table(runs: list[dict[str, Any]]) -> str:
 
 
 def draw(runs: list[dict[str, Any]], path: Path) -> None:
-    """Held-out accuracy with intervals, and the accuracy of the training episodes behind it, thin."""
+    """Held-out accuracy with intervals, and as a thin line the accuracy of the training episodes."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()

@@ -1,4 +1,4 @@
-"""A new algorithm in fifteen lines: REINFORCE with a leave-one-out baseline.
+"""A new algorithm in ten lines: REINFORCE with a leave-one-out baseline.
 
 lmgym train examples.a_new_algorithm:LeaveOneOut --iterations 3
 """

@@ -19,7 +19,7 @@ from lmgym.types import Finish, Problem, State
 
 
 class GuessTheNumber(lmgym.Env):
-    """The policy guesses a number from 1 to 20; each wrong guess is answered, the right one earns 1."""
+    """The policy guesses a number from 1 to 20; a wrong guess gets a hint, the right one the reward 1."""
 
     instruction = "Guess with a number and nothing else."
 
@@ -46,12 +46,12 @@ lmgym.register("guess-the-number", GuessTheNumber, "lmgym/GuessTheNumber-v0")
 
 @dataclass
 class Arguments:
-    """REINFORCE on a game of one's own."""
+    """REINFORCE on an environment of your own."""
 
     model: str = "smollm2-135m"
     """The model to train."""
     iterations: int = 3
-    """How often to collect and learn."""
+    """Iterations of collecting episodes and updating the policy."""
 
 
 def main(arguments: Arguments) -> None:

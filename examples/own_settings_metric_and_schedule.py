@@ -25,24 +25,24 @@ class HalvingConfig(ReinforceStableConfig):
     """Halve the learning rate every this many optimiser steps."""
 
     def check(self) -> None:
-        """Refuses what cannot work before anything is loaded."""
+        """Refuses settings that cannot work, before a model is loaded."""
         super().check()
         if self.halve_every < 1:
             raise UserError(f"--halve_every is {self.halve_every}: it must be at least 1.")
 
 
 class HalvingReinforce(ReinforceStable):
-    """REINFORCE-stable whose learning rate halves, and which reports the share of successful episodes per group."""
+    """REINFORCE-stable with a learning rate that halves, and with the share of rewarded episodes as a metric."""
 
     Config: ClassVar[type[RLConfig]] = HalvingConfig
     config: HalvingConfig
 
     def setup(self, ref_policy: LLMPolicy | None) -> None:
-        """The schedule gives a factor of --learning_rate for each optimiser step."""
+        """The schedule: from an optimiser step and the total number of steps to a factor of --learning_rate."""
         super().setup(ref_policy)
         self.learner.schedule = lambda step, total: 0.5 ** (step // self.config.halve_every)
 
     def advantages(self, batch: Batch) -> Tensor:
-        """What is recorded joins the metrics of the iteration, in metrics.jsonl and in every tracker."""
+        """`self.recorded` joins the metrics of the iteration, in metrics.jsonl and in every tracker."""
         self.recorded["rewarded"] = float((batch.returns > 0).float().mean())
         return super().advantages(batch)

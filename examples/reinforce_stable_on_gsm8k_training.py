@@ -1,6 +1,6 @@
 """REINFORCE with a reference policy on GSM8K: an env, two policies, an algorithm, and `train()`.
 
-A run of some minutes on a laptop:
+A small run:
 
     python examples/reinforce_stable_on_gsm8k_training.py --model_name_or_path smollm2-135m \
         --train_data_file gsm8k:train --test_gsm8k_path gsm8k:test --n_few_shot_examples 3 --num_iterations 4 \
@@ -51,41 +51,41 @@ class Arguments:
     ref_model_name: str = ""
     """The reference model; by default the model itself as it is at the start."""
     cache_dir: str = ""
-    """Where models and data are kept (LMGYM_CACHE)."""
+    """Cache of models and data (LMGYM_CACHE)."""
     n_few_shot_examples: int = 3
     """Worked examples in the prompt."""
     num_iterations: int = 20
-    """How often to collect and learn."""
+    """Iterations of collecting episodes and updating the policy."""
     num_collection_episodes: int = 64
     """Episodes per iteration, in groups of up to eight per problem."""
     max_trajectory_steps: int = 10
-    """Lines per solution."""
+    """Maximum lines per solution; each line is a step."""
     num_update_steps: int = 1
     """Optimiser steps per iteration."""
     cache_buffer: bool = False
     """Write the episodes to --buffer_cache_path."""
     evaluation_iterations: int = 0
-    """Evaluate after every so many iterations; 0 is only at the end."""
+    """Evaluate every this many iterations; 0: only at the end."""
     n_eval_steps: int = 100
     """Problems per evaluation."""
     buffer_cache_path: str = "buffer.jsonl"
     """The file of --cache_buffer and --load_buffer_from_cache_at_start."""
     load_buffer_from_cache_at_start: bool = False
-    """Begin with the episodes of an earlier run and learn from them too."""
+    """Load the episodes of --buffer_cache_path and replay them."""
     gradient_accumulation_steps: int = 1
-    """Passes per optimiser step; the gradient stays the same."""
+    """Divides the tokens per forward and backward pass; the gradient stays the same."""
     save_path: str = "runs/reinforce_stable_on_gsm8k"
     """The run directory."""
     n_save_iterations: int = 0
-    """Write a checkpoint after every so many iterations."""
+    """Write a checkpoint every this many iterations; 0: only on Ctrl-C."""
     kl_coeff: float = 0.01
-    """How strongly the policy is held to the reference."""
+    """Coefficient of the KL penalty to the reference."""
     sym_calc: bool = False
-    """Let the symbolic calculator write the values inside <<…=…>>."""
+    """Calculator tool: after <<48/2= the result is forced into the text."""
     evaluation_at_start: bool = False
     """Evaluate before the first iteration."""
     update_ref_iterations: int = 0
-    """Let the reference catch up after every so many iterations; 0 is never."""
+    """Copy the policy into the reference every this many iterations; 0: never."""
 
 
 def main(arguments: Arguments) -> None:

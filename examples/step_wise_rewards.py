@@ -1,4 +1,4 @@
-"""Rewards at every step: a line whose calculation is right earns a little, the final answer earns 1.
+"""Step rewards: 0.1 for each right calculation, 1 for the final answer.
 
 python examples/step_wise_rewards.py --iterations 5
 """
@@ -17,20 +17,20 @@ from lmgym.rewards.steps import calculations_are_right, weighted
 
 @dataclass
 class Arguments:
-    """REINFORCE with step rewards: every token carries the return of its own step."""
+    """REINFORCE with step rewards: every token gets the return of its own step."""
 
     model: str = "smollm2-135m"
     """The model to train."""
     iterations: int = 5
-    """How often to collect and learn."""
+    """Iterations of collecting episodes and updating the policy."""
     problems_per_iteration: int = 8
     """Problems per iteration."""
     discount: float = 0.95
-    """How much a reward one line later is worth."""
+    """Discount factor γ per line."""
 
 
 def main(arguments: Arguments) -> Reinforce:
-    # Without the calculator the model must compute by itself, and is told at once where it went wrong.
+    # Without the calculator the model computes by itself, and each right calculation is rewarded.
     env = lmgym.make("word-problems", step_reward=weighted((0.1, calculations_are_right)), max_steps=4)
     policy = policy_for(env, arguments.model, shots=3, calculator=False)
     config = ReinforceConfig(

@@ -1,4 +1,4 @@
-"""The whole of REINFORCE in one file, with no RLAlgorithm: collect, compare, learn.
+"""REINFORCE in one file, without RLAlgorithm: collect episodes, compute advantages, update the weights.
 
 python examples/the_loop_by_hand.py --iterations 5
 """
@@ -26,13 +26,13 @@ class Arguments:
     model: str = "smollm2-135m"
     """The model to train."""
     iterations: int = 5
-    """How often to collect and learn."""
+    """Iterations of collecting episodes and updating the policy."""
     problems: int = 8
     """Problems per iteration."""
     group_size: int = 8
     """Episodes per problem."""
     learning_rate: float = 1e-5
-    """Step size."""
+    """Learning rate of AdamW."""
 
 
 def main(arguments: Arguments) -> list[float]:
@@ -42,23 +42,23 @@ def main(arguments: Arguments) -> list[float]:
     optimizer = torch.optim.AdamW(model.trainable().values(), lr=arguments.learning_rate, weight_decay=0.0)
     rewards = []
     for iteration in range(arguments.iterations):
-        # Act: every problem is tried several times, all episodes side by side.
+        # Collect: a group of episodes per problem, all at once.
         envs, buffer = VectorEnv(env), Buffer()
         problems = range(iteration * arguments.problems, (iteration + 1) * arguments.problems)
         states = envs.reset(problems, arguments.group_size, seed=iteration)
         while states:
-            actions = policy.next_actions(states)  # whichever are ready; the others are still being written
+            actions = policy.next_actions(states)  # whichever are ready; the others continue in the engine
             steps = envs.step(actions)
             buffer.add(steps)
             states = envs.states
 
-        # Compare: an episode is as good as its reward is above the mean of its group.
+        # Advantages: the reward minus the mean of the group.
         batch = Batch.from_episodes(list(buffer.episodes))
         reward = batch.rewards.sum(dim=1)
         mean = torch.stack([reward[batch.group == group].mean() for group in batch.group])
         advantages = (reward - mean)[:, None] * batch.mask
 
-        # Learn: make the tokens of better episodes likelier.
+        # Update: the policy gradient, in micro-batches that share their prefix.
         scorer = TokenScorer(model, common_prefix(batch.tokens, batch.mask, batch.lengths), policy.distribution)
         credited = batch.with_(advantages=advantages).to(model.device)
         for part in credited.micro_batches(4096, shared=scorer.prefix_length):
@@ -69,7 +69,7 @@ def main(arguments: Arguments) -> list[float]:
         torch.nn.utils.clip_grad_norm_(model.trainable().values(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        model.version += 1  # the engine must not decode with what it computed from the old weights
+        model.version += 1  # the engine's KV cache is of the old weights
 
         rewards.append(float(reward.mean()))
         print(f"iteration {iteration + 1}: mean training reward {rewards[-1]:.3f}")

@@ -93,7 +93,7 @@ def test_python_blocks_run(page, long_context_model, tmp_path, monkeypatch):
     for block in blocks_of(page.read_text(encoding="utf-8")):
         if not block.directive:
             tree = Small(long_context_model).visit(ast.parse("\n" * block.line + block.code))
-            exec(compile(tree, str(page), "exec"), names)
+            exec(compile(tree, str(page), "exec", dont_inherit=True), names)
     if page.name == "README.md":
         assert list(tmp_path.rglob("results.json")), "no block of the README trains"
 

@@ -12,7 +12,7 @@ from benchmarks.speed.virtual_environments import VirtualEnvironment
 
 @dataclass(frozen=True)
 class Baseline:
-    """The script of a library, where it runs and what it is told beside the workload."""
+    """The script of a library, its interpreter, and its own options."""
 
     name: str
     script: str
