@@ -225,8 +225,8 @@ def table(report: Mapping[str, Any]) -> str:
 def publish(text: str) -> None:
     """Writes the table into docs/algorithms.md, between its two markers."""
     page = Path(__file__).parents[1] / "docs" / "algorithms.md"
-    before, rest = page.read_text().split(BEGIN)
-    write_text(page, before + BEGIN + "\n" + text + END + rest.split(END)[1])
+    before, after = page.read_text().split(BEGIN)
+    write_text(page, before + BEGIN + "\n" + text + END + after.split(END)[1])
 
 
 def draw(report: Mapping[str, Any], path: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from lmgym.errors import UserError
 from lmgym.types import Action, Episode, Problem, State, Step
 
-OLD_END_OF_TURN = "<|end|>"
+OLD_OLD_END_MARKER = "<|end|>"
 """The marker of an ended turn at the end of a text, in rows of older versions."""
 
 
@@ -97,16 +97,6 @@ class Buffer:
                 break
             drawn += groups[keys[index]]
         return drawn
-
-    def sample_balanced(self, count: int, random: np.random.Generator, *, before: int | None = None) -> list[Episode]:
-        """Samples single episodes, half with a positive reward and half without, as far as both exist."""
-        pool = [episode for episode in self.episodes if before is None or episode.iteration < before]
-        good = [episode for episode in pool if episode.reward > 0]
-        bad = [episode for episode in pool if episode.reward <= 0]
-        from_good = min(len(good), max(count // 2, count - len(bad)))
-        from_bad = min(len(bad), count - from_good)
-        chosen = [good[index] for index in random.permutation(len(good))[:from_good]]
-        return chosen + [bad[index] for index in random.permutation(len(bad))[:from_bad]]
 
     def rescore(self, reward: Callable[[Problem, str], float]) -> None:
         """Replaces the reward of every episode's last step by a function of the problem and the episode's text."""
@@ -247,6 +237,6 @@ def _current_format(step: dict[str, Any]) -> dict[str, Any]:
     """A step in the current format: older rows have a `finish_reason`, and a marker in the text of an ended turn."""
     if "finish_reason" not in step:
         return step
-    text = step["text"].removesuffix(OLD_END_OF_TURN)
+    text = step["text"].removesuffix(OLD_OLD_END_MARKER)
     ended = text != step["text"] and step["finish_reason"] == "stop"
     return {**step, "text": text, "finish": "eos" if ended else step["finish_reason"]}

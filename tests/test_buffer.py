@@ -253,32 +253,6 @@ def test_sampling_draws_whole_groups_without_repeats():
     assert buffer.sample(5, np.random.default_rng(1)) == buffer.sample(5, np.random.default_rng(1))
 
 
-@pytest.mark.parametrize(
-    ("good", "bad", "count", "expected"),
-    [
-        (10, 10, 6, (3, 3)),
-        (1, 10, 6, (1, 5)),
-        (10, 1, 6, (5, 1)),
-        (0, 10, 4, (0, 4)),
-        (10, 0, 4, (4, 0)),
-        (2, 2, 9, (2, 2)),
-    ],
-)
-def test_balanced_sampling_draws_half_rewarded_as_far_as_there_are_both(good, bad, count, expected):
-    episode = play(1, 1)[0]
-    buffer = Buffer()
-    buffer.extend(replace(episode, iteration=index) for index in range(good + bad))
-    rewards = {index: 1.0 if index < good else 0.0 for index in range(good + bad)}
-    buffer.episodes = type(buffer.episodes)(
-        replace(kept, steps=(replace(kept.steps[0], reward=rewards[kept.iteration]),)) for kept in buffer.episodes
-    )
-    drawn = buffer.sample_balanced(count, np.random.default_rng(0))
-    assert (sum(e.reward > 0 for e in drawn), sum(e.reward <= 0 for e in drawn)) == expected
-    assert len({episode.iteration for episode in drawn}) == len(drawn)
-    before = buffer.sample_balanced(count, np.random.default_rng(0), before=3)
-    assert all(episode.iteration < 3 for episode in before)
-
-
 def test_rescoring_replaces_the_last_reward_by_a_function_of_problem_and_text():
     buffer = Buffer(capacity=10)
     old = play(buffer=buffer)

@@ -1,4 +1,4 @@
-"""Settings that would teach nothing, or the wrong thing, are refused in one sentence."""
+"""Settings that would learn nothing, or the wrong thing, are refused in one sentence."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ def test_the_defaults_of_every_algorithm_are_accepted(name):
         ("maxrl", {"group_size": 1}, "alone in its group"),
         ("reinforce", {"kl_target": 0.1}, "--kl_coeff"),
         ("remax", {"curriculum": True}, "neither"),
+        ("reinforce", {"baseline": "greedy", "filter_groups": True, "max_resample_rounds": 2}, "neither"),
         ("dapo", {"curriculum": True}, "itself"),
         ("dapo", {"soft_length": 9}, "below --hard_length"),
         ("dapo", {"max_resample_rounds": 0}, "--max_resample_rounds"),
@@ -80,7 +81,7 @@ def test_the_defaults_of_every_algorithm_are_accepted(name):
         ("reinforce-pp", {"baseline": "group", "group_size": 1}, "--group_size 2"),
     ],
 )
-def test_every_algorithm_refuses_what_would_teach_nothing(name, given, says):
+def test_every_algorithm_refuses_what_would_learn_nothing(name, given, says):
     with pytest.raises(UserError, match=says):
         find_algorithm(name).Config.from_settings(given).check()
 

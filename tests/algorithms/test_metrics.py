@@ -1,4 +1,4 @@
-"""What a person is told when an iteration teaches nothing."""
+"""The warning of an iteration without a learning signal."""
 
 from __future__ import annotations
 
