@@ -200,7 +200,7 @@ class LLMPolicy(Policy):
         return token_text(self.model.tokenizer)
 
     def stop_ids(self, written: Sequence[int]) -> frozenset[int]:
-        """The ids at which the engine stops and `tool_output` is called; `written` holds the action's ids so far."""
+        """The ids at which the engine stops and `tool_output` is called; `written` is the action so far."""
         ids: frozenset[int] = frozenset()
         if self.calculator:
             ids |= self.token_text.matching(r"=\Z")

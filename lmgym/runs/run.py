@@ -161,7 +161,7 @@ class Run:
     def resume(self, algorithm: Training) -> None:
         """Resumes from the newest checkpoint, in an algorithm built with the run's initial model.
 
-        Episodes, metrics and evaluations of later iterations are discarded.
+        Later iterations are repeated: their episodes and metrics are removed from the run directory.
         """
 
         if self.folder is None:
