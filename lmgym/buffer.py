@@ -14,7 +14,7 @@ import numpy as np
 from lmgym.errors import UserError
 from lmgym.types import Action, Episode, Problem, State, Step
 
-OLD_OLD_END_MARKER = "<|end|>"
+OLD_END_MARKER = "<|end|>"
 """The marker of an ended turn at the end of a text, in rows of older versions."""
 
 
@@ -237,6 +237,6 @@ def _current_format(step: dict[str, Any]) -> dict[str, Any]:
     """A step in the current format: older rows have a `finish_reason`, and a marker in the text of an ended turn."""
     if "finish_reason" not in step:
         return step
-    text = step["text"].removesuffix(OLD_OLD_END_MARKER)
+    text = step["text"].removesuffix(OLD_END_MARKER)
     ended = text != step["text"] and step["finish_reason"] == "stop"
     return {**step, "text": text, "finish": "eos" if ended else step["finish_reason"]}

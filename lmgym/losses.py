@@ -91,7 +91,7 @@ def preference(logprobs: Tensor, batch: Batch, beta: float) -> Tensor:
 
 
 def clipped_value_error(values: Tensor, old: Tensor, targets: Tensor, clip: float) -> Tensor:
-    """PPO's value loss: half the squared error; no gradient once a value has moved further than `clip` from `old`."""
+    """PPO's value loss: half the squared error; no gradient once a value has moved by `clip` towards its target."""
     clipped_values = old + (values - old).clamp(-clip, clip) if clip else values
     return torch.maximum((values - targets).square(), (clipped_values - targets).square()) / 2
 

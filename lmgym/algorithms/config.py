@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from lmgym.algorithms.parts import GroupFilter, KLPenalty, TruncatedImportanceSampling
 from lmgym.errors import UserError
@@ -23,8 +23,9 @@ class RLConfig:
     compares_groups: ClassVar[bool] = False
     """Whether an advantage compares an episode with the others of its group, so that a group needs at least two."""
 
-    uses_ratios: ClassVar[bool] = False
-    """Whether the loss has ratios π / π_old, which correct for stale episodes."""
+    is_off_policy: ClassVar[bool] = False
+    """Whether the loss is right for stale episodes without importance weights: it has ratios π / π_old of its own, or
+    is not a policy gradient."""
 
     iterations: int = 7
     """Iterations of collecting episodes and updating the policy."""
@@ -120,13 +121,12 @@ class RLConfig:
     def resample_rounds(self) -> int:
         """How many times an iteration may sample problems."""
         group_filter = self.part(GroupFilter)
-        return 1 if group_filter is None else group_filter.max_resample_rounds
+        return group_filter.max_resample_rounds if group_filter is not None and group_filter.filter_groups else 1
 
     def corrects_stale_episodes(self) -> bool:
-        """Whether the loss accounts for episodes that an older policy sampled: by ratios, by importance weights, or
-        because it is not a policy gradient and lists no importance correction."""
+        """Whether the loss accounts for episodes that an older policy sampled."""
         importance = self.part(TruncatedImportanceSampling)
-        return self.uses_ratios or importance is None or bool(importance.tis_cap)
+        return self.is_off_policy or (importance is not None and bool(importance.tis_cap))
 
     def check(self) -> None:
         """Refuses settings that cannot work, in one sentence."""
@@ -136,6 +136,7 @@ class RLConfig:
             least = 1 if name in AT_LEAST_ONE else 0
             if not value >= least:  # also true of nan
                 raise UserError(f"--{name} is {value}: it must be at least {least}.")
+        self._check_choices()
         if not (self.problems_per_iteration or self.replay_episodes):
             raise UserError(
                 "--problems_per_iteration 0 samples nothing: say how many episodes to learn from with "
@@ -157,14 +158,28 @@ class RLConfig:
                 part.check()
         self._check_filter()
 
+    def _check_choices(self) -> None:
+        """Refuses a value that is none of the choices of its setting; the command line has refused it already."""
+        for owner in (self, *self.parts()):
+            for name, hint in get_type_hints(type(owner)).items():
+                value, choices = getattr(owner, name), get_args(hint)
+                if get_origin(hint) is Literal and value not in choices:
+                    raise UserError(f"--{name} is {value!r}: it must be one of {', '.join(map(str, choices))}.")
+
     def _check_filter(self) -> None:
-        group_filter, kl = self.part(GroupFilter), self.part(KLPenalty)
-        if group_filter is None or not group_filter.filter_groups:
+        group_filter, kl, settings = self.part(GroupFilter), self.part(KLPenalty), self.settings()
+        if group_filter is None:
             return
-        if self.settings().get("advantage_norm") == "batch" or (kl is not None and kl.in_reward):
+        default = type(self)().part(GroupFilter)
+        if not group_filter.filter_groups:
+            if default is not None and group_filter.max_resample_rounds > max(1, default.max_resample_rounds):
+                raise UserError("--max_resample_rounds needs --filter_groups.")
+            return
+        is_never_zero = settings.get("advantage_norm") == "batch" or settings.get("baseline") in ("batch", "running")
+        if is_never_zero or (kl is not None and kl.in_reward):
             raise UserError(
-                "--filter_groups drops groups whose advantages are all zero: with --advantage_norm batch or "
-                "--kl_place reward no group has that."
+                "--filter_groups drops groups whose advantages are all zero: with --advantage_norm batch, --baseline "
+                "batch or running, or --kl_place reward no group has that."
             )
         if kl is not None and kl.kl_coeff:
             raise UserError(

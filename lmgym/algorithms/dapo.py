@@ -22,16 +22,16 @@ class DAPOConfig(RLConfig):
     """DAPO: clip-higher, token-level loss, dynamic sampling and overlong reward shaping."""
 
     compares_groups: ClassVar[bool] = True
-    uses_ratios: ClassVar[bool] = True
+    is_off_policy: ClassVar[bool] = True
 
     clip_low: float = 0.2
-    """Lower PPO clip: ratios below 1 − clip_low get no gradient."""
+    """Lower PPO clip: with a negative advantage, ratios below 1 − clip_low get no gradient."""
     clip_high: float = 0.28
     """Upper PPO clip, above the lower one so that rare tokens can become likely (clip-higher)."""
     soft_length: int = 0
-    """Episodes longer than this lose reward, linearly …"""
+    """Overlong shaping: from this many action tokens on, an episode loses reward linearly."""
     hard_length: int = 0
-    """… down to −1 at this length; 0: no limit."""
+    """Overlong shaping: from this many action tokens on, an episode loses 1 reward; 0: no shaping."""
     norm: AdvantageNorm = AdvantageNorm("group")
     importance: TruncatedImportanceSampling = TruncatedImportanceSampling(tis_cap=2.0)
     kl: KL = KL(0.0)

@@ -44,8 +44,12 @@ class DistillConfig(RLConfig):
             raise UserError("a teacher is not updated from its student: leave --update_reference_every out.")
         if self.reward_coeff and self.group_size == 1:
             raise UserError("the reward is compared within groups: with --reward_coeff give --group_size 2 or more.")
-        if self.samples == "teacher" and (self.norm.advantage_norm != "none" or self.kl.kl_target):
-            raise UserError("with --samples teacher there is neither a KL nor an advantage to normalise.")
+        unused = self.norm.advantage_norm != "none" or self.kl.kl_target or self.kl.in_reward or self.importance.tis_cap
+        if self.samples == "teacher" and unused:
+            raise UserError(
+                "with --samples teacher there is neither a KL nor an advantage to normalise: leave --advantage_norm, "
+                "--kl_target, --kl_place and --tis_cap out."
+            )
         if self.samples == "student" and not (self.kl.kl_coeff or self.reward_coeff):
             raise UserError("--kl_coeff 0 and --reward_coeff 0 leave nothing to learn.")
 

@@ -24,6 +24,7 @@ class DPOConfig(RLConfig):
     """DPO on pairs of episodes that the reference sampled, under LoRA the base model; --kl_coeff is the β of DPO."""
 
     compares_groups: ClassVar[bool] = True
+    is_off_policy: ClassVar[bool] = True
 
     kl: KLPenalty = KLPenalty(kl_coeff=0.1)
 

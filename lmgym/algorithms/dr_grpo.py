@@ -21,12 +21,12 @@ class DrGRPOConfig(RLConfig):
     """Dr. GRPO: no division by the group's deviation, and none by the episode's length."""
 
     compares_groups: ClassVar[bool] = True
-    uses_ratios: ClassVar[bool] = True
+    is_off_policy: ClassVar[bool] = True
 
     clip_low: float = 0.2
-    """Lower PPO clip: ratios below 1 − clip_low get no gradient."""
+    """Lower PPO clip: with a negative advantage, ratios below 1 − clip_low get no gradient."""
     clip_high: float = 0.2
-    """Upper PPO clip: ratios above 1 + clip_high get no gradient."""
+    """Upper PPO clip: with a positive advantage, ratios above 1 + clip_high get no gradient."""
     importance: TruncatedImportanceSampling = TruncatedImportanceSampling(tis_cap=2.0)
     kl: KL = KL(0.0)
     entropy: EntropyBonus = EntropyBonus()

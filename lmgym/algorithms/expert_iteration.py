@@ -22,8 +22,10 @@ from lmgym.policies.llm_policy import LLMPolicy
 class ExpertIterationConfig(RLConfig):
     """Expert iteration, as in RAFT, best-of-n and, with --restart, STaR."""
 
+    is_off_policy: ClassVar[bool] = True
+
     keep: int = 0
-    """Keep this many of the best rewarded episodes of each group; 0: all rewarded ones."""
+    """Keep this many of the best episodes of each group with a reward above 0; 0: all of those."""
     restart: bool = False
     """Start each iteration from the initial weights, as STaR does; use dozens of --updates_per_iteration."""
 

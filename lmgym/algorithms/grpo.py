@@ -21,12 +21,12 @@ class GRPOConfig(RLConfig):
     """GRPO: returns standardised within their group, PPO's clipped surrogate, the mean over episodes."""
 
     compares_groups: ClassVar[bool] = True
-    uses_ratios: ClassVar[bool] = True
+    is_off_policy: ClassVar[bool] = True
 
     clip_low: float = 0.2
-    """Lower PPO clip: ratios below 1 − clip_low get no gradient."""
+    """Lower PPO clip: with a negative advantage, ratios below 1 − clip_low get no gradient."""
     clip_high: float = 0.2
-    """Upper PPO clip: ratios above 1 + clip_high get no gradient."""
+    """Upper PPO clip: with a positive advantage, ratios above 1 + clip_high get no gradient."""
     averaging: Averaging = "episode"
     """Loss average. token: mean over tokens; episode: mean of episode means; constant: divide by maximum length."""
     norm: AdvantageNorm = AdvantageNorm("group")

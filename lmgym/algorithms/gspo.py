@@ -21,12 +21,12 @@ class GSPOConfig(RLConfig):
     """GSPO: the geometric mean of an episode's ratios moves little, so its clip range is narrow."""
 
     compares_groups: ClassVar[bool] = True
-    uses_ratios: ClassVar[bool] = True
+    is_off_policy: ClassVar[bool] = True
 
     clip_low: float = 3e-4
-    """Lower clip of the sequence ratio: below 1 − clip_low an episode gets no gradient."""
+    """Lower clip: with a negative advantage, sequence ratios below 1 − clip_low get no gradient."""
     clip_high: float = 4e-4
-    """Upper clip of the sequence ratio: above 1 + clip_high an episode gets no gradient."""
+    """Upper clip: with a positive advantage, sequence ratios above 1 + clip_high get no gradient."""
     norm: AdvantageNorm = AdvantageNorm("group")
     importance: TruncatedImportanceSampling = TruncatedImportanceSampling(tis_cap=2.0)
     kl: KL = KL(0.0)

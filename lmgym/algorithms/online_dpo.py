@@ -23,6 +23,7 @@ class OnlineDPOConfig(RLConfig):
     """DPO on pairs of episodes that the current policy sampled; --kl_coeff is the β of DPO."""
 
     compares_groups: ClassVar[bool] = True
+    is_off_policy: ClassVar[bool] = True
 
     kl: KLPenalty = KLPenalty(kl_coeff=0.1)
 

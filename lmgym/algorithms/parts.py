@@ -97,6 +97,11 @@ class TruncatedImportanceSampling:
     tis_cap: float = 0.0
     """Truncated importance sampling: token weights π_learner / π_sampler are capped here; 0: no correction."""
 
+    def check(self) -> None:
+        """Refuses a cap that would scale every weight down."""
+        if 0 < self.tis_cap < 1:
+            raise UserError(f"--tis_cap is {self.tis_cap}: it must be 0 or at least 1.")
+
     def weights(self, logprobs: Tensor, batch: Batch) -> Tensor:
         """[episodes, length] truncated weights π / π_sampler, constant for the gradient."""
         return importance_weights(logprobs, batch.logprobs, self.tis_cap)
@@ -113,12 +118,9 @@ class GroupFilter:
     --problems_per_iteration groups have a non-zero advantage (dynamic sampling); surplus groups are dropped."""
 
     def check(self) -> None:
-        """Refuses rounds that would never be sampled."""
-        if self.max_resample_rounds < 1 or (self.max_resample_rounds > 1 and not self.filter_groups):
-            raise UserError(
-                f"--max_resample_rounds is {self.max_resample_rounds}: it must be at least 1, and above 1 it needs "
-                "--filter_groups."
-            )
+        """Refuses an iteration that never samples."""
+        if self.max_resample_rounds < 1:
+            raise UserError(f"--max_resample_rounds is {self.max_resample_rounds}: it must be at least 1.")
 
 
 AdvantageNormName = Literal["none", "group", "batch"]

@@ -26,7 +26,7 @@ from lmgym.policies.llm_policy import LLMPolicy
 class PPOConfig(RLConfig):
     """PPO with a critic that is a value head on the policy or a model of its own."""
 
-    uses_ratios: ClassVar[bool] = True
+    is_off_policy: ClassVar[bool] = True
 
     updates_per_iteration: int = 2
     """Epochs over the batch per iteration."""
@@ -45,7 +45,7 @@ class PPOConfig(RLConfig):
     value_coeff: float = 0.1
     """Coefficient of the value loss of a value head in the policy's loss."""
     value_clip: float = 0.2
-    """Value clip range: a value that has moved further than this gets no gradient; 0: no clip."""
+    """Value clip range: a value that has moved further than this towards its target gets no gradient; 0: no clip."""
     critic_learning_rate: float = 1e-4
     """Learning rate of a critic with a network of its own."""
     norm: AdvantageNorm = AdvantageNorm("batch")

@@ -7,7 +7,7 @@ from itertools import cycle, islice
 
 import numpy as np
 
-from lmgym.envs.procedural import PROCEDURAL_SIZE
+from lmgym.envs.procedural import ProceduralProblems
 from lmgym.evaluation.evaluation import is_correct
 from lmgym.types import Episode, Problem
 
@@ -26,9 +26,10 @@ class ProblemOrder:
         self.problems, self.count, self.seed, self.rounds = problems, count, seed, rounds
 
     def shuffled(self, iteration: int, resample_round: int = 0) -> list[int]:
-        """The next problems of the walk; each round of an iteration continues where the one before it ended."""
+        """The problems of one round of an iteration; problems of rounds that are not needed are skipped."""
         first = (iteration * self.rounds + resample_round) * self.count
-        return shuffled_walk(first, self.count, len(self.problems), self.seed)
+        is_procedural = isinstance(self.problems, ProceduralProblems)
+        return shuffled_walk(first, self.count, len(self.problems), self.seed, is_procedural)
 
     def curriculum(self, iteration: int, episodes: Iterable[Episode]) -> list[int]:
         """Problems of medium success rate first, by the episodes of earlier iterations."""
@@ -39,10 +40,10 @@ class ProblemOrder:
         return choose_problems(random.permutation(pool).tolist(), ids, success_rates(before), self.count)
 
 
-def shuffled_walk(first: int, count: int, size: int, seed: int) -> list[int]:
+def shuffled_walk(first: int, count: int, size: int, seed: int, is_procedural: bool = False) -> list[int]:
     """`count` problems from position `first` of an infinite sequence of epochs, each a permutation of the task."""
     places = range(first, first + count)
-    if size > PROCEDURAL_SIZE:
+    if is_procedural:
         start = int(np.random.default_rng(seed).integers(size))
         return [(start + place) % size for place in places]
     epochs = {place // size for place in places}

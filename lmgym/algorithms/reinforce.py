@@ -28,7 +28,8 @@ class ReinforceConfig(RLConfig):
     discount: float = 1.0
     """Discount factor γ per step of the environment."""
     baseline: Baseline = "group"
-    """Mean return of the group, of the batch, of earlier iterations (running), of a greedy episode, or none."""
+    """Mean return of the group, of all steps of the batch, of whole episodes of earlier iterations (running), the
+    return of a greedy episode, or none."""
     averaging: Averaging = "token"
     """Loss average. token: mean over tokens; episode: mean of episode means; constant: divide by maximum length."""
     norm: AdvantageNorm = AdvantageNorm("none")

@@ -21,7 +21,7 @@ from lmgym.models.token_scorer import Scores
 class ReinforcePPConfig(RLConfig):
     """REINFORCE++; with --baseline group and --kl_place loss it is REINFORCE++-baseline."""
 
-    uses_ratios: ClassVar[bool] = True
+    is_off_policy: ClassVar[bool] = True
 
     discount: float = 1.0
     """Discount factor γ per step of the environment."""

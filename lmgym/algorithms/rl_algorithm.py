@@ -52,9 +52,9 @@ RUNNING_DECAY = 0.9
 
 
 class RLAlgorithm(ABC):
-    """An algorithm is its `advantages` and its `loss`, or a `train` of its own.
+    """An algorithm is its `advantages` and its `loss`.
 
-    A subclass may also override `setup`, `prepare` and `select_for_update`; everything else is final.
+    A subclass may also override `setup`, `prepare`, `select_for_update` and `train`; everything else is final.
     """
 
     Config: ClassVar[type[RLConfig]] = RLConfig
@@ -195,7 +195,7 @@ class RLAlgorithm(ABC):
         batch = self.prepare(batch)
         batch = batch.with_(advantages=self.advantages(batch))
         selected = self.select_for_update(batch)
-        had_signal, self._had_signal = self._had_signal, has_signal(batch, config) or self.learns_from_reference
+        had_signal, self._had_signal = self._had_signal, has_signal(batch, config) or self._learns_from_kl
         if had_signal and not self._had_signal:
             self.run.warn(without_signal(episodes))
         update, computed = self._optimise(selected, batch)
@@ -228,7 +228,9 @@ class RLAlgorithm(ABC):
 
     @final
     def evaluate(self) -> Evaluation | None:
-        """Evaluates the policy on the held-out problems and logs the result."""
+        """Evaluates the policy on the held-out problems and logs the result, once per iteration."""
+        if self.iteration in self.evaluator.evaluations:
+            return self.evaluator.evaluations[self.iteration]
         with self.run.busy("evaluating"):
             result = self.evaluator.evaluate(self.iteration, self.trained_problems.fingerprints)
         if result is not None:
@@ -257,14 +259,22 @@ class RLAlgorithm(ABC):
     @final
     def kl_coeff(self) -> float:
         """The coefficient of the KL penalty now; --kl_target adapts it."""
-        kl = self.config.part(KLPenalty)
-        return 0.0 if kl is None else self.state.get("kl_coeff", kl.kl_coeff)
+        kl, state = self.config.part(KLPenalty), self.state
+        if kl is None:
+            return 0.0
+        # A resumed run with another --kl_coeff, or without --kl_target, starts from that one.
+        is_adapted = kl.kl_target and state.get("initial_kl_coeff", kl.kl_coeff) == kl.kl_coeff
+        return state.get("kl_coeff", kl.kl_coeff) if is_adapted else kl.kl_coeff
 
     @final
     def continue_schedule(self, factor: float) -> None:
         """A resumed run with another end or another rate decays from this factor to 0 at its new end."""
         if self.learner.steps_done > self.config.warmup_steps:
             self.state |= {"schedule_step": self.learner.steps_done - 1, "schedule_factor": factor}
+
+    @property
+    def _learns_from_kl(self) -> bool:
+        return self.learns_from_reference and bool(self.kl_coeff)
 
     def _make_batch(self, episodes: Sequence[Episode]) -> Batch:
         """Episodes as tensors, their maximum length, and which of them the current weights sampled."""
@@ -296,7 +306,8 @@ class RLAlgorithm(ABC):
     def _adapt_kl_coeff(self, measured: float) -> None:
         kl = self.config.part(KLPenalty)
         if kl is not None and kl.kl_target:
-            self.state["kl_coeff"] = adapted_coefficient(self.kl_coeff, measured, kl.kl_target)
+            adapted = adapted_coefficient(self.kl_coeff, measured, kl.kl_target)
+            self.state |= {"kl_coeff": adapted, "initial_kl_coeff": kl.kl_coeff}
 
     def _scheduled(self, step: int, total: int) -> float:
         since, factor = int(self.state.get("schedule_step", 0)), self.state.get("schedule_factor", 1.0)

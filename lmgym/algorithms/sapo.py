@@ -22,7 +22,7 @@ class SAPOConfig(RLConfig):
     """SAPO: the gradient of a token decays smoothly with the distance of its ratio from 1."""
 
     compares_groups: ClassVar[bool] = True
-    uses_ratios: ClassVar[bool] = True
+    is_off_policy: ClassVar[bool] = True
 
     temperature_positive: float = 1.0
     """How fast the gate closes for tokens with a positive advantage."""

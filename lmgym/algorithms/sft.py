@@ -21,6 +21,8 @@ from lmgym.policies.llm_policy import LLMPolicy
 class SFTConfig(RLConfig):
     """SFT: the same loop, in which the worked solutions are the actions."""
 
+    is_off_policy: ClassVar[bool] = True
+
     problems_per_iteration: int = 64
     """Worked solutions per optimiser step."""
     group_size: int = 1

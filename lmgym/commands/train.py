@@ -13,6 +13,7 @@ from typing import Any
 
 from lmgym.algorithms.catalogue import canonical_name
 from lmgym.algorithms.config import RLConfig
+from lmgym.algorithms.parts import TruncatedImportanceSampling
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.buffer import read_episodes
 from lmgym.commands.memory import expected_memory
@@ -168,7 +169,9 @@ def build(
     flags = settings.algorithm.settings()
     teacher, has_kl = flags.get("teacher", ""), bool(flags.get("kl_coeff"))
     if settings.run.ref_model and (teacher or not has_kl):
-        reason = "--teacher is the reference" if teacher else "there is no KL penalty: give --kl_coeff"
+        reason = "this algorithm has no KL penalty"
+        if teacher or "kl_coeff" in flags:
+            reason = "--teacher is the reference" if teacher else "there is no KL penalty: give --kl_coeff"
         raise UserError(f"--ref_model {settings.run.ref_model} would not be used, because {reason}.")
     named, model = teacher or settings.run.ref_model, settings.policy.model
     reference = named or (model if has_kl else "")
@@ -202,6 +205,11 @@ def load_buffer(algorithm: RLAlgorithm, path: Path) -> None:
         algorithm.run.warn(f"only the last {capacity} of the {len(episodes)} episodes of {path} are kept in memory.")
     if max(max(episode.tokens, default=0) for episode in episodes) >= algorithm.policy.model.vocabulary_size:
         raise UserError(f"the episodes of {path} were sampled with another tokenizer than this model's.")
+    if algorithm.config.part(TruncatedImportanceSampling) and not all(any(e.logprobs) for e in episodes):
+        raise UserError(
+            f"the episodes of {path} were not sampled, so they have no log-probs for importance weights: learn from "
+            "them with sft, expert-iteration or dpo."
+        )
     newest = max((episode.iteration for episode in episodes), default=0)
     own = list(algorithm.buffer.episodes)
     algorithm.buffer.episodes.clear()

@@ -6,7 +6,7 @@ import copy
 import sys
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
 
 import gymnasium
@@ -146,6 +146,8 @@ class Env(gymnasium.Env[State, str]):
         reward = checked_reward(response.reward, self.respond, before.problem)
         state = before.after(action.text, response.reply)
         self._state = None if response.terminated or response.truncated else state
+        # The policy continues these ids; the environment itself never sees them.
+        state = replace(state, tokens=action.prompt_ids + action.token_ids)
         return state, reward, response.terminated, response.truncated, response.info
 
     def clone(self: EnvType) -> EnvType:

@@ -13,9 +13,6 @@ from lmgym.errors import UserError
 from lmgym.types import Problem
 
 SPLITS = ("train", "validation", "test")
-PROCEDURAL_SIZE = 100_000
-"""A task with more problems than this is procedural: training traverses it in order, from a random start."""
-
 LENGTH = 2**31
 MOST_DRAWS = 1000
 

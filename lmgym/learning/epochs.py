@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -22,14 +23,14 @@ def run_epochs(
     learner = objectives[0][0]
     first = learner.observe(batch) if minibatches > 1 else None
     current = batch if first is None else batch.after_first_update(first.logprobs)
-    step: Update | None = None
+    steps: list[Update] = []
     for random in epochs:
         for part in [current] if minibatches == 1 else current.minibatches(minibatches, random):
             updates = [learner.step(part, loss) for learner, loss in objectives]
-            if step is None and updates[0] is not None:
-                step = updates[0]
-                if first is None:
-                    first, current = step, batch.after_first_update(step.logprobs)
+            steps += [update for update in updates if update is not None]
+            if first is None:
+                first, current = steps[0], batch.after_first_update(steps[0].logprobs)
     assert first is not None
-    assert step is not None
-    return replace(first, loss=step.loss, gradient_norm=step.gradient_norm)
+    # A gradient that is not finite is reported, whichever step had it: that step was skipped.
+    norm = next((step.gradient_norm for step in steps if not math.isfinite(step.gradient_norm)), steps[0].gradient_norm)
+    return replace(first, loss=steps[0].loss, gradient_norm=norm)

@@ -37,6 +37,7 @@ FIXED = {
     "top_k": "the policy",
     "top_p": "the policy",
     "calculator": "the policy",
+    "critic": "the critic",
     "seed": "the random seed",
     "out": "the run directory",
 }

@@ -22,6 +22,7 @@ from lmgym.evaluation.evaluation import Evaluation, paired_p_value, summarise
 from lmgym.runs.changes import resumed_config
 from lmgym.runs.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from lmgym.runs.model_card import model_card
+from lmgym.runs.old_names import check_old_run
 from lmgym.runs.plotting import plot_learning_curve
 from lmgym.runs.record import run_settings
 from lmgym.runs.tables import evaluation_line, header, iteration_line
@@ -167,6 +168,8 @@ class Run:
         if self.folder is None:
             raise UserError("there is nothing to resume: give Run the folder of the run.")
         checkpoint = newest_checkpoint(self.folder)
+        saved = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
+        check_old_run(self.folder, saved, algorithm.config.settings())
         now = run_settings(algorithm) | {"track": self.trackers} | self.config
         self.config = resumed_config(self.folder, now, type(algorithm.config)().settings(), int(checkpoint.name))
         self.config["lmgym_version"] = __version__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import json
@@ -36,8 +37,7 @@ class JsonLines:
     def __init__(self, path: Path) -> None:
         self.path = path
         # A resumed run continues to count its seconds.
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        self.started = time.time() - (json.loads(lines[-1])["seconds"] if lines else 0.0)
+        self.started = time.time() - _last_seconds(path)
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Appends a line."""
@@ -47,6 +47,14 @@ class JsonLines:
 
     def close(self) -> None:
         """Every line is already on disk."""
+
+
+def _last_seconds(path: Path) -> float:
+    """The seconds of the last complete line; a crash may have left a torn one."""
+    for line in reversed(path.read_text(encoding="utf-8").splitlines() if path.exists() else []):
+        with contextlib.suppress(ValueError, KeyError):
+            return float(json.loads(line)["seconds"])
+    return 0.0
 
 
 class Wandb:

@@ -7,7 +7,8 @@ from dataclasses import fields, is_dataclass
 import pytest
 
 from lmgym.algorithms.catalogue import ALGORITHMS
-from lmgym.algorithms.parts import KL, KLPenalty, TruncatedImportanceSampling
+from lmgym.algorithms.config import RLConfig
+from lmgym.algorithms.parts import KL, GroupFilter, KLPenalty, TruncatedImportanceSampling
 from lmgym.algorithms.registry import find_algorithm
 from lmgym.algorithms.reinforce import ReinforceConfig
 from lmgym.algorithms.reinforce_stable import ReinforceStableConfig
@@ -101,6 +102,33 @@ def test_every_algorithm_refuses_what_would_learn_nothing(name, given, says):
 )
 def test_and_takes_what_it_can_do(name, given):
     find_algorithm(name).Config.from_settings(given).check()
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (ReinforceConfig(kl=KL(0.1, kl_place="rewards")), "--kl_place is 'rewards'"),  # type: ignore[arg-type]
+        (ReinforceStableConfig(baseline="running"), "--baseline is 'running'"),  # type: ignore[arg-type]
+        (ReinforceConfig(averaging="tokens"), "--averaging"),  # type: ignore[arg-type]
+        (ReinforceConfig(schedule="exp"), "--schedule"),  # type: ignore[arg-type]
+        (ReinforceConfig(importance=TruncatedImportanceSampling(0.5)), "0 or at least 1"),
+        (ReinforceConfig(group_filter=GroupFilter(True), baseline="batch"), "no group has that"),
+    ],
+)
+def test_from_python_too_a_value_must_be_one_of_the_choices(config, says):
+    with pytest.raises(UserError, match=says):
+        config.check()
+
+
+def test_without_its_filter_dapo_samples_once():
+    config = find_algorithm("dapo").Config.from_settings({"filter_groups": False, "kl_coeff": 0.1})
+    config.check()
+    assert config.resample_rounds == 1
+
+
+def test_a_policy_gradient_without_importance_weights_refuses_stale_episodes():
+    with pytest.raises(UserError, match="--tis_cap"):
+        RLConfig(updates_per_iteration=2).check()
 
 
 def test_flags_find_their_part_and_come_back():

@@ -413,6 +413,33 @@ def test_resumed_with_the_same_iterations_the_schedule_stays(tmp_path, model_fol
     assert "schedule_step" not in again.state
 
 
+def test_another_coefficient_on_resume_replaces_the_adapted_one(tmp_path, model_folder):
+    given = {"algorithm": "reinforce", "kl_target": 0.05}
+    begin(tmp_path, model_folder, lora=False, **given).train()
+    for kl_coeff, kl_target, expected in ((0.1, 0.05, None), (0.3, 0.05, 0.3), (0.1, 0.0, 0.1)):
+        again = begin(tmp_path, model_folder, False, **{**given, "kl_coeff": kl_coeff, "kl_target": kl_target})
+        again.run.resume(again)
+        assert again.kl_coeff == (again.state["kl_coeff"] if expected is None else expected)
+
+
+def test_a_finished_run_is_not_evaluated_twice(tmp_path, model_folder):
+    begin(tmp_path, model_folder, lora=False).train()
+    again = begin(tmp_path, model_folder, lora=False)
+    again.run.resume(again)
+    again.train()
+    assert [row["iteration"] for row in read_metrics(tmp_path) if "eval/strict" in row] == [0, 2, 4]
+
+
+def test_a_torn_line_of_metrics_does_not_stop_a_resumed_run(tmp_path, model_folder):
+    begin(tmp_path, model_folder, lora=False).train()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"iteration": 4, "sec')
+    again = begin(tmp_path, model_folder, lora=False, iterations=5)
+    again.run.resume(again)
+    again.train()
+    assert [row["iteration"] for row in read_metrics(tmp_path) if "reward" in row] == [1, 2, 3, 4, 5]
+
+
 def test_an_author_adds_a_metric_and_a_schedule():
     class Mine(ReinforceStable):
         def setup(self, ref_policy):

@@ -732,6 +732,15 @@ def test_a_run_can_learn_from_the_episodes_of_another_alone(train, run, out, fin
     assert not (out / "it" / "episodes.jsonl").exists()
 
 
+def test_episodes_that_were_not_sampled_are_refused_by_a_policy_gradient(train, out):
+    assert train(algorithm="sft", name="sft").code == 0
+    flags = ["--load_episodes", out / "sft" / "episodes.jsonl", "--replay_episodes", 2]
+    outcome = train(*flags, algorithm="grpo")
+    assert is_one_sentence(outcome), outcome.err
+    assert "were not sampled" in outcome.err
+    assert train(*flags, algorithm="expert-iteration", name="imitation").code == 0
+
+
 @pytest.mark.parametrize(
     ("flags", "wanted"),
     [

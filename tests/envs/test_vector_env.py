@@ -112,6 +112,16 @@ def test_ids_are_carried_from_turn_to_turn_and_the_environment_never_sees_them()
     assert second.next_state.tokens == (100, 110, 120, 101, 111, 121)
 
 
+def test_a_plain_gym_loop_continues_the_sampled_ids_too():
+    env = Countdown(PROBLEMS)
+    state, _ = env.reset(options={"index": 2})
+    state, *_ = env.step(say(state))
+    assert state.tokens == (0, 10, 20)
+    state, *_ = env.step(say(state))
+    assert state.tokens == (0, 10, 20, 1, 11, 21)
+    assert env.state.tokens == ()
+
+
 def test_some_episodes_may_act_while_others_wait_and_in_any_order():
     envs = VectorEnv(Countdown(PROBLEMS))
     first, second, third = envs.reset([1, 1, 1])

@@ -1,4 +1,4 @@
-"""The in-process engine: continuous batching in which no token is computed twice for one policy version."""
+"""The in-process engine: continuous batching over a KV cache that shares prefixes and lasts across turns."""
 
 from __future__ import annotations
 
