@@ -60,7 +60,7 @@ def machine(tmp_path_factory) -> Machine:
     """The README's first command, `make train`, with one tiny iteration."""
     folder = tmp_path_factory.mktemp("clean")
     found = Machine(folder, folder / "venv")
-    arguments = f"ARGS={TINY} --out {folder / 'runs'} --name first"
+    arguments = f"ARGS={TINY} --out {folder / 'runs' / 'first'}"
     found.run("make", "-C", ROOT, "train", f"VENV={found.environment}", f"PYTHON={sys.executable}", arguments)
     return found
 
@@ -99,7 +99,7 @@ def test_the_example_that_the_project_began_with_works(machine):
 @pytest.mark.parametrize(
     ("extra", "flags"),
     [
-        ("lora", "--lora"),
+        ("lora", "--lora_rank 4"),
         ("wandb", "--track wandb"),
         ("tensorboard", "--track tensorboard"),
         ("trackio", "--track trackio"),
@@ -107,10 +107,10 @@ def test_the_example_that_the_project_began_with_works(machine):
 )
 def test_an_extra_that_is_missing_is_named_and_alone_is_enough(machine, model_folder, extra, flags):
     wanted = f"train --model {model_folder} --env arithmetic --shots 0 {TINY} {flags}".split()
-    told = machine.run("lmgym", *wanted, "--name", f"without-{extra}", code=2, WANDB_MODE="offline")
+    told = machine.run("lmgym", *wanted, "--out", f"runs/without-{extra}", code=2, WANDB_MODE="offline")
     assert f"pip install 'lmgym[{extra}]'" in told
     layer = with_extra(machine, extra)
-    told = layer.run("python", "-m", "lmgym.commands.cli", *wanted, "--name", f"with-{extra}", WANDB_MODE="offline")
+    told = layer.run("python", "-m", "lmgym.commands.cli", *wanted, "--out", f"runs/with-{extra}", WANDB_MODE="offline")
     assert "The run is in" in told
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from lmgym.engines.engine import Engine
 from lmgym.envs.env import Env
 from lmgym.models.language_model import LanguageModel
 from lmgym.policies.chat_policy import ChatPolicy
@@ -27,12 +28,14 @@ def policy_for(
     top_k: int = 0,
     top_p: float = 1.0,
     calculator: bool = True,
+    engine: Engine | None = None,
 ) -> FewShotLLMStepwiseMathPolicy | ChatPolicy:
     """Builds a policy whose prompt has worked examples and states the answer format of `env`.
 
-    The examples are `shots` problems of `env`, which must then be the training split, unless they are given.
+    The examples are `shots` problems of `env`, which must then be the training split, unless they are given. By default
+    the engine is the in-process one.
     """
     kind = FewShotLLMStepwiseMathPolicy if policy == "stepwise" else ChatPolicy
     shown = few_shot_examples(env, shots) if examples is None else examples
     prompt = default_system_prompt(env, policy == "stepwise") if system_prompt is None else system_prompt
-    return kind(model, shown, prompt, max_tokens, temperature, calculator, top_k, top_p)
+    return kind(model, shown, prompt, max_tokens, temperature, calculator, top_k, top_p, engine)

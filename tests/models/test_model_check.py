@@ -90,7 +90,7 @@ def test_the_plain_path_is_taken_if_only_prefix_sharing_is_inexact(monkeypatch, 
     monkeypatch.setattr(model_check, "supports_prefix_sharing", lambda _: True)
     model = wrap(network)
     assert not model.shares_prefixes
-    assert "sharing prefixes would change its log-probabilities by" in capsys.readouterr().err
+    assert "sharing prefixes would change its log-probs by" in capsys.readouterr().err
     with torch.no_grad():
         torch.testing.assert_close(model.logits(model.plain_hidden_states(rows)), exact, atol=1e-4, rtol=0)
 

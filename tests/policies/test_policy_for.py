@@ -7,6 +7,7 @@ from conftest import tiny_model
 
 import lmgym
 from lmgym.commands.settings import PolicySettings
+from lmgym.engines.plain_engine import PlainEngine
 from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.policy_for import policy_for
 from lmgym.types import Finish, Problem, State
@@ -58,3 +59,10 @@ def test_a_prompt_and_examples_of_ones_own_are_taken():
     policy = policy_for(ENVS["boxed"](), tiny_model(), examples=PROBLEMS[:1], system_prompt="Be brief.")
     assert policy.system_prompt == "Be brief."
     assert policy.examples == (PROBLEMS[0],)
+
+
+def test_an_engine_of_ones_own_is_asked():
+    model = tiny_model()
+    engine = PlainEngine(model)
+    policy = policy_for(lmgym.make("arithmetic"), model, shots=0, max_tokens=2, engine=engine)
+    assert policy.engine is engine
