@@ -11,7 +11,7 @@ from lmgym.lookup import import_path
 class Entry:
     """Where an algorithm is defined, and what it is in one line."""
 
-    place: str
+    import_path: str
     summary: str
     paper: str
 
@@ -117,4 +117,4 @@ def name_of(algorithm: type) -> str | None:
 
 def canonical_name(name: str) -> str:
     """The registered name of an algorithm that is given by name or as module:Class."""
-    return next((known for known, entry in ALGORITHMS.items() if entry.place == name), name)
+    return next((known for known, entry in ALGORITHMS.items() if entry.import_path == name), name)

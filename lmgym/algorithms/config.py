@@ -67,9 +67,10 @@ class RLConfig:
         changed: dict[str, Any] = {}
         for field in fields(config):
             value = getattr(config, field.name)
-            if is_dataclass(value) and not isinstance(value, type):
-                own = {part.name: given.pop(part.name) for part in fields(value) if part.name in given}
-                changed[field.name] = replace(value, **own)
+            if is_dataclass(value):
+                part: Any = value
+                own = {each.name: given.pop(each.name) for each in fields(part) if each.name in given}
+                changed[field.name] = replace(part, **own)
             elif field.name in given:
                 changed[field.name] = given.pop(field.name)
         if given:
@@ -78,17 +79,14 @@ class RLConfig:
 
     def settings(self) -> dict[str, Any]:
         """Every flag and its value, those of the parts included."""
-        flat: dict[str, Any] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            is_part = is_dataclass(value) and not isinstance(value, type)
-            flat |= {part.name: getattr(value, part.name) for part in fields(value)} if is_part else {field.name: value}
-        return flat
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        flat = {name: value for name, value in own.items() if not is_dataclass(value)}
+        return flat | {field.name: getattr(part, field.name) for part in self.parts() for field in fields(part)}
 
     def parts(self) -> Iterator[Any]:
         """The parts that this algorithm lists."""
         values = (getattr(self, field.name) for field in fields(self))
-        return (value for value in values if is_dataclass(value) and not isinstance(value, type))
+        return (value for value in values if is_dataclass(value))
 
     def part(self, kind: type[PartType]) -> PartType | None:
         """The part of this kind, where the algorithm lists one."""
@@ -123,6 +121,11 @@ class RLConfig:
         group_filter = self.part(GroupFilter)
         return group_filter.max_resample_rounds if group_filter is not None and group_filter.filter_groups else 1
 
+    @property
+    def is_group_relative(self) -> bool:
+        """Whether the advantage of an episode is relative to the others of its group, always or by --baseline group."""
+        return self.compares_groups or self.settings().get("baseline") == "group"
+
     def corrects_stale_episodes(self) -> bool:
         """Whether the loss accounts for episodes that an older policy sampled."""
         importance = self.part(TruncatedImportanceSampling)
@@ -144,10 +147,9 @@ class RLConfig:
             )
         if self.max_gradient_norm == 0 or self.learning_rate == 0:
             raise UserError("--learning_rate and --max_gradient_norm must be above 0, or nothing is learnt.")
-        if self.compares_groups and self.group_size == 1:
-            raise UserError(
-                "an episode that is alone in its group has no advantage over the others: give --group_size 2 or more."
-            )
+        if self.is_group_relative and self.group_size == 1:
+            other = "" if self.compares_groups else ", or another --baseline"
+            raise UserError(f"an episode alone in its group has no advantage: give --group_size 2 or more{other}.")
         if not self.corrects_stale_episodes() and (self.replay_episodes or self.updates_per_iteration > 1):
             raise UserError(
                 "without importance weights only one update on fresh episodes is unbiased: give --tis_cap 2, or use "

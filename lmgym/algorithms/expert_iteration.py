@@ -12,7 +12,7 @@ from lmgym.advantages import best_of_group
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.learning.batch import Batch
-from lmgym.learning.first_weights import FirstWeights
+from lmgym.learning.initial_weights import InitialWeights
 from lmgym.losses import per_token, policy_gradient
 from lmgym.models.token_scorer import Scores
 from lmgym.policies.llm_policy import LLMPolicy
@@ -40,18 +40,18 @@ class ExpertIteration(RLAlgorithm):
 
     Config: ClassVar[type[RLConfig]] = ExpertIterationConfig
     config: ExpertIterationConfig
-    first_weights: FirstWeights | None = None
+    initial_weights: InitialWeights | None = None
 
     def setup(self, ref_policy: LLMPolicy | None) -> None:
         """Keeps the initial weights where each iteration restarts from them."""
         if self.config.restart:
-            self.first_weights = self.auxiliary_state["first"] = FirstWeights(self.learner)
+            self.initial_weights = self.auxiliary_state["first"] = InitialWeights(self.learner)
 
     def prepare(self, batch: Batch) -> Batch:
         """Restarts from the initial weights, for which the episodes are off-policy."""
-        if self.first_weights is None:
+        if self.initial_weights is None:
             return batch
-        self.first_weights.restore()
+        self.initial_weights.restore()
         self.state.pop("schedule_step", None)  # every iteration has a schedule of its own
         self.state.pop("schedule_factor", None)
         return batch.with_(on_policy=torch.zeros_like(batch.on_policy))

@@ -61,8 +61,8 @@ def has_signal(batch: Batch, config: RLConfig) -> bool:
     kl = config.part(KLPenalty)
     if kl is None or not kl.in_reward:
         return bool((batch.advantages.abs() > EPS).any())
-    within_groups = config.compares_groups or config.settings().get("baseline") == "group"
-    centred = over_group(batch.returns, batch.group) if within_groups else batch.returns - batch.returns.mean()
+    returns = batch.returns
+    centred = over_group(returns, batch.group) if config.is_group_relative else returns - returns.mean()
     return bool((centred.abs() > EPS).any())
 
 

@@ -65,7 +65,7 @@ class KL(KLPenalty):
     """A KL penalty in the loss or in the reward, with a fixed or an adaptive coefficient."""
 
     kl_place: Literal["loss", "reward"] = "loss"  # type: ignore[misc]
-    """loss: gradient of each token's own KL; reward: each token is also charged the KL of the tokens after it."""
+    """loss: gradient of each token's own KL; reward: the return of a token also includes the KL of later tokens."""
     kl_target: float = 0.0  # type: ignore[misc]
     """Adapt --kl_coeff so that the measured KL per token approaches this; 0: fixed coefficient."""
 

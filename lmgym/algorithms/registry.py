@@ -17,7 +17,7 @@ def find_algorithm(name: str) -> type[RLAlgorithm]:
             f"there is no algorithm {name!r}{guess}; there are {', '.join(ALGORITHMS)}, and your own as "
             "my_module:MyClass."
         )
-    found = import_named(ALGORITHMS[name].place if name in ALGORITHMS else name)
+    found = import_named(ALGORITHMS[name].import_path if name in ALGORITHMS else name)
     if not (isinstance(found, type) and issubclass(found, RLAlgorithm)):
         raise UserError(f"{name} is not an algorithm: it must be a class that extends RLAlgorithm.")
     return found

@@ -41,11 +41,6 @@ class ReinforceConfig(RLConfig):
     def check(self) -> None:
         """Also refuses a baseline that would leave nothing to learn."""
         super().check()
-        if self.baseline == "group" and self.group_size == 1:
-            raise UserError(
-                "an episode that is alone in its group has no advantage over it: use --baseline batch with "
-                "--group_size 1."
-            )
         if self.baseline == "greedy":
             check_greedy_baseline(self)
         if self.discount > 1:

@@ -35,10 +35,8 @@ class ReinforcePPConfig(RLConfig):
     importance: TruncatedImportanceSampling = TruncatedImportanceSampling(tis_cap=2.0)
 
     def check(self) -> None:
-        """Also refuses a group baseline without groups."""
+        """Also refuses an impossible discount."""
         super().check()
-        if self.baseline == "group" and self.group_size == 1:
-            raise UserError("--baseline group needs --group_size 2 or more.")
         if self.discount > 1:
             raise UserError(f"--discount is {self.discount}: it must be from 0 to 1.")
 

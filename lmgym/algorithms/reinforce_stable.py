@@ -11,7 +11,6 @@ from lmgym.advantages import batch_baseline, group_baseline, undiscounted_return
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.parts import KLPenalty, TruncatedImportanceSampling
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
-from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
 from lmgym.losses import per_token, weighted_policy_gradient
 from lmgym.models.token_scorer import Scores
@@ -25,15 +24,6 @@ class ReinforceStableConfig(RLConfig):
     """Mean return of the group or of the whole batch, subtracted from each return."""
     kl: KLPenalty = KLPenalty(kl_coeff=0.01)
     importance: TruncatedImportanceSampling = TruncatedImportanceSampling(tis_cap=2.0)
-
-    def check(self) -> None:
-        """Also refuses groups of one episode, whose mean is the return itself."""
-        super().check()
-        if self.baseline == "group" and self.group_size == 1:
-            raise UserError(
-                "an episode that is alone in its group has no advantage over it: use --baseline batch with "
-                "--group_size 1."
-            )
 
 
 class ReinforceStable(RLAlgorithm):

@@ -18,12 +18,12 @@ from lmgym.errors import UserError
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        (ReinforceConfig(group_size=1), "--baseline batch"),
+        (ReinforceConfig(group_size=1), "another --baseline"),
         (ReinforceConfig(replay_episodes=4), "reinforce-stable"),
         (ReinforceConfig(updates_per_iteration=2), "reinforce-stable"),
         (ReinforceConfig(discount=1.5), "from 0 to 1"),
         (ReinforceConfig(learning_rate=float("nan")), "at least"),
-        (ReinforceStableConfig(group_size=1), "--baseline batch"),
+        (ReinforceStableConfig(group_size=1), "another --baseline"),
         (ReinforceStableConfig(kl=KLPenalty(0.0, update_reference_every=2)), "--kl_coeff"),
         (ReinforceStableConfig(importance=TruncatedImportanceSampling(0.0), replay_episodes=4), "--tis_cap 2"),
     ],

@@ -10,7 +10,7 @@ from lmgym.errors import UserError
 from lmgym.learning.learner import Learner
 
 
-class FirstWeights:
+class InitialWeights:
     """A copy of all trainable parameters before the first update."""
 
     def __init__(self, learner: Learner) -> None:
