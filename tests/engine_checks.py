@@ -14,6 +14,9 @@ from torch import Tensor
 from lmgym.engines.engine import Completion, Engine, Request
 from lmgym.engines.row import Row
 from lmgym.engines.sampling import BLOCK, uniform_stream
+from lmgym.engines.torch.engine import TorchEngine
+from lmgym.engines.torch.kv_cache import KVCache
+from lmgym.models.attention import AttentionBackend
 from lmgym.models.language_model import LanguageModel
 
 FORCED = (7, 8, 9)
@@ -33,6 +36,24 @@ def ragged_requests(count: int = 7, prefix: tuple[int, ...] = PREFIX, **settings
     return [
         Request(prefix + ids(lengths[i % 10], seed=i), **{"max_tokens": 6, "seed": i, **settings}) for i in range(count)
     ]
+
+
+def computed_tokens(engine: TorchEngine) -> list[int]:
+    """Of each forward pass to come, how many tokens it computes."""
+    computed: list[int] = []
+    real = engine._decoder.hidden_states
+
+    def counted(tokens: Tensor, positions: Tensor, backend: AttentionBackend) -> Tensor:
+        computed.append(tokens.numel())
+        return real(tokens, positions, backend)
+
+    engine._decoder.hidden_states = counted
+    return computed
+
+
+def kv_tensors(cache: KVCache) -> list[Tensor]:
+    """All tensors of a KV cache."""
+    return [*cache.own.keys, *cache.own.values, *cache.shared.keys, *cache.shared.values]
 
 
 def continued(request: Request, written: Completion, forced: tuple[int, ...] = ()) -> Request | None:

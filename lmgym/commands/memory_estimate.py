@@ -15,7 +15,6 @@ from lmgym.engines.memory import known_free_bytes
 from lmgym.engines.torch.engine import MEMORY_SHARE
 from lmgym.engines.torch.kv_cache import rounded_capacity
 from lmgym.errors import UserError
-from lmgym.models.attention import CHUNK as ATTENTION_CHUNK
 from lmgym.models.attention import supports_prefix_sharing
 from lmgym.models.lora import adapter_rank, find_base, is_adapter
 from lmgym.models.vocabulary_head import CHUNK as VOCABULARY_CHUNK
@@ -147,18 +146,13 @@ def estimate_memory(shape: ModelShape, work: Workload, free: int | None = None) 
 def _activations(shape: ModelShape, work: Workload) -> int:
     """The activations that a forward pass saves for the gradient, fitted to what autograd saves for a Llama."""
     computed = work.dtype.itemsize
-    attended = work.shared_tokens + work.row_tokens
     batch = max(work.micro_batch_tokens, work.row_tokens)
     # Norms are computed in float32; projections, rotary embeddings and four products of the gated MLP in `dtype`.
     layer = 4 * FLOAT32 * shape.hidden_size
     layer += computed * (4 * shape.hidden_size + 4 * shape.intermediate_size + 2 * shape.key_size)
-    gathered = 2 * computed * shape.key_size * attended // ATTENTION_CHUNK if shape.shares else 0
     states = FLOAT32 * shape.hidden_size
     tokens = batch + work.shared_tokens
-    if work.recompute_activations:
-        kept = tokens * (shape.layers * states + layer) + batch * gathered
-    else:
-        kept = shape.layers * (tokens * layer + batch * gathered)
+    kept = tokens * (shape.layers * states + layer if work.recompute_activations else shape.layers * layer)
     cast = computed * (shape.parameters - shape.embedding_parameters) if work.dtype != torch.float32 else 0
     logits = 3 * FLOAT32 * min(batch, VOCABULARY_CHUNK) * shape.vocabulary
     head = 2 * FLOAT32 * shape.embedding_parameters if not work.lora_rank else 0

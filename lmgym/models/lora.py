@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from lmgym.assets.catalogue import model_folder
@@ -65,6 +66,26 @@ def restore_adapter(network: Any, folder: Path) -> None:
     if rank != here:
         raise UserError(f"the adapter in {folder} has rank {rank}, but the adapter to load it into has rank {here}.")
     peft.set_peft_model_state_dict(network, load_file(folder / ADAPTER_WEIGHTS), adapter_name="default")
+
+
+def base_linear(module: Any) -> nn.Linear:
+    """The linear layer itself, without its adapters."""
+    return module.base_layer if hasattr(module, "base_layer") else module
+
+
+def low_rank_factors(module: Any) -> list[tuple[Tensor, Tensor]] | None:
+    """Of each active adapter of a linear layer, [rank, inputs] and the scaled [outputs, rank]; None if it has others.
+
+    Others are layers that are not linear, and variants of LoRA such as DoRA.
+    """
+    if type(base_linear(module)) is not nn.Linear:
+        return None
+    if not hasattr(module, "base_layer") or module.disable_adapters:
+        return []
+    names = [name for name in module.active_adapters if name in module.lora_A]
+    if module.merged or any(name in module.lora_variant or module.lora_B[name].bias is not None for name in names):
+        return None
+    return [(module.lora_A[name].weight, module.scaling[name] * module.lora_B[name].weight) for name in names]
 
 
 def is_adapter(folder: Path) -> bool:

@@ -39,10 +39,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lmgym.models.attention import PrefixRecorder, TreeAttention
+from lmgym.models.attention import PrefixRecorder
 from lmgym.models.distribution import Distribution
 from lmgym.models.language_model import LanguageModel
 from lmgym.models.prefix_tree import build_prefix_tree
+from lmgym.models.tree_attention import TreeAttention
 from lmgym.models.vocabulary_head import VocabularyHead
 
 
@@ -130,7 +131,7 @@ class TokenScorer:
             return self.model.plain_hidden_states(tokens).flatten(0, 1), node_of
         tree = build_prefix_tree(tokens, lengths, self.prefix_length)
         layers = len(self._leaves) // 2
-        backend = TreeAttention(self._leaves[:layers], self._leaves[layers:], tree.subtree_end, self.model.dtype)
+        backend = TreeAttention(self._leaves[:layers], self._leaves[layers:], tree.subtree_end)
         return self.model.hidden_states(tree.tokens[None], tree.positions[None], backend)[0], tree.node_of
 
     def backward_prefix(self) -> None:

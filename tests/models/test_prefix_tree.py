@@ -1,13 +1,10 @@
 """The prefix tree keeps every token, at its position, attending to exactly the tokens before it."""
 
-from unittest import mock
-
 import torch
 from hand_made import ragged_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmgym.models.attention import TreeAttention
 from lmgym.models.prefix_tree import build_prefix_tree, shared_with_previous
 from lmgym.models.token_scorer import common_prefix
 
@@ -71,38 +68,6 @@ def test_the_example_of_the_module_docstring():
     assert tree.positions.tolist() == [1, 2, 3, 4, 5, 4, 3]
     assert tree.subtree_end.tolist() == [6, 6, 5, 4, 4, 5, 6]
     assert tree.node_of.tolist() == [[-1, 0, 1, 2, 3, 4], [-1, 0, 1, 2, 5, -1], [-1, 0, 1, 6, -1, -1]]
-
-
-def test_the_example_of_the_tree_attention_docstring():
-    prefix = [torch.zeros(1, 1, 2, 4)]
-    with mock.patch("lmgym.models.attention.CHUNK", 4):
-        backend = TreeAttention(prefix, prefix, torch.tensor([6, 6, 5, 4, 4, 5, 6]), torch.float32)
-    assert backend.key_index.tolist() == [[0, 1, *range(2, 9)]] * 2
-    drawn = [["".join("x" if seen else "." for seen in row) for row in chunk[0]] for chunk in (backend.bias == 0)]
-    assert drawn == [
-        ["xxx......", "xxxx.....", "xxxxx....", "xxxxxx..."],
-        ["xxxxxxx..", "xxxxx..x.", "xxxx....x", "xxx......"],
-    ]
-
-
-@settings(max_examples=100, deadline=None)
-@given(rows=batches(), chunk=st.integers(1, 7), prefix=st.integers(0, 3))
-def test_chunked_tree_attention_equals_attention_with_the_full_ancestor_mask(rows, chunk, prefix):
-    tokens, _, lengths = ragged_rows(rows)
-    subtree_end = build_prefix_tree(tokens, lengths, 0).subtree_end
-    count, random = len(subtree_end), torch.Generator().manual_seed(0)
-    query, key, value = (torch.randn(1, heads, count, 4, generator=random) for heads in (4, 2, 2))
-    shared = [torch.randn(1, 2, prefix, 4, generator=random) for _ in range(2)] if prefix else []
-    with mock.patch("lmgym.models.attention.CHUNK", chunk):
-        backend = TreeAttention(shared[:1], shared[1:], subtree_end, torch.float32)
-        attended = backend.attend(0, query, key, value, 0.5)
-    nodes = torch.arange(count)
-    visible = (nodes <= nodes[:, None]) & (nodes[:, None] <= subtree_end)
-    visible = torch.cat([torch.ones(count, prefix, dtype=torch.bool), visible], dim=1)
-    if prefix:
-        key, value = torch.cat([shared[0], key], dim=2), torch.cat([shared[1], value], dim=2)
-    scores = (query @ key.repeat_interleave(2, dim=1).transpose(2, 3) * 0.5).masked_fill(~visible, float("-inf"))
-    torch.testing.assert_close(attended, scores.softmax(dim=-1) @ value.repeat_interleave(2, dim=1))
 
 
 @settings(max_examples=300, deadline=None)

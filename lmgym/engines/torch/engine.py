@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
 from lmgym.engines.local_engine import LocalEngine
 from lmgym.engines.memory import free_bytes
 from lmgym.engines.row import sample_next_tokens
+from lmgym.engines.torch.fused_decoder import FusedDecoder, supports_fusion
 from lmgym.engines.torch.kv_cache import KVCache
-from lmgym.engines.torch.kv_cache_attention import KVCacheAttention
+from lmgym.engines.torch.kv_cache_attention import DecodeAttention, NewTokens, PrefillAttention
 from lmgym.engines.torch.scheduler import Scheduler, shared_length
 from lmgym.models.attention import PrefixRecorder
 from lmgym.models.language_model import LanguageModel
 
-PREFILL_TOKENS = 4096
-"""How many padded prompt tokens one prefill pass takes."""
+PREFILL_TOKENS = 2048
+"""The most prompt tokens that one prefill pass takes, which bounds its memory."""
 
 MIN_SHARED_PREFIX = 16
 """A shorter common prefix is not worth a pass of its own."""
@@ -47,13 +50,16 @@ class TorchEngine(LocalEngine):
         self._scheduler = Scheduler(self._cache, max_running, share)
         self._prefix_cache: tuple[list[Tensor], list[Tensor]] | None = None
         """Keys and values [1, kv_heads, length, size] of the shared prefix, by layer."""
-        self._worker = model
+        self._decoder: FusedDecoder | LanguageModel = FusedDecoder(model) if supports_fusion(model) else model
         self._version: int | None = None
 
     def release_cache(self) -> None:
-        """Frees all keys and values, which other weights make worthless anyway."""
+        """Frees keys and values, which other weights make worthless anyway, and the packed weights."""
         self._set_shared_prefix([])
         self._cache.shrink(0, 0)
+        if isinstance(self._decoder, FusedDecoder):
+            self._decoder.release()
+            self._version = None
 
     def _advance(self) -> None:
         """Schedules, computes the next token of every running slot, and samples where that was the last one."""
@@ -67,10 +73,12 @@ class TorchEngine(LocalEngine):
         """Takes over new weights; what the old ones computed for unfinished rows is computed again."""
         if self._version == self.model.version:
             return
-        if self._worker is not self.model:
-            self._worker.refresh(self.model)
+        if isinstance(self._decoder, FusedDecoder):
+            self._decoder.pack()
+        elif self._decoder is not self.model:
+            self._decoder.refresh(self.model)
         elif self.model.dtype != torch.float32:
-            self._worker = self.model.inference_copy()
+            self._decoder = self.model.inference_copy()
         self._set_shared_prefix([])
         self._version = self.model.version
 
@@ -93,47 +101,64 @@ class TorchEngine(LocalEngine):
         if ids:
             recorder = PrefixRecorder()
             tokens = torch.tensor([ids], device=self.model.device)
-            self._worker.hidden_states(tokens, torch.arange(len(ids), device=self.model.device)[None], recorder)
+            self._decoder.hidden_states(tokens, torch.arange(len(ids), device=self.model.device)[None], recorder)
             self._prefix_cache = (recorder.keys, recorder.values)
 
     def _prefill(self) -> None:
-        """Computes what slots lack, but for the last token, in passes of similar length; a few tokens are left."""
-        scheduler = self._scheduler
-        lacking = {slot: scheduler.uncomputed(slot)[:-1] for slot in range(len(scheduler.running))}
-        lacking = {slot: ids for slot, ids in lacking.items() if len(ids) >= MIN_PREFILL_TOKENS}
-        order = sorted(lacking, key=lambda slot: len(lacking[slot]))
-        while order:
-            longest = len(lacking[order[-1]])
-            slots = [order.pop() for _ in range(min(len(order), max(1, PREFILL_TOKENS // longest)))]
-            tokens = torch.zeros(len(slots), longest, dtype=torch.long)
-            for line, slot in enumerate(slots):
-                tokens[line, : len(lacking[slot])] = torch.tensor(lacking[slot])
-            self._forward(tokens, slots, [len(lacking[slot]) for slot in slots])
-            for slot in slots:
-                self._cache.ids[slot] += lacking[slot]
+        """Computes what slots lack, but for the last token, in passes of bounded length; a few tokens are left."""
+        scheduler, cache = self._scheduler, self._cache
+        lacking = [(slot, scheduler.uncomputed(slot)[:-1]) for slot in range(len(scheduler.running))]
+        for pieces in _passes([(slot, ids) for slot, ids in lacking if len(ids) >= MIN_PREFILL_TOKENS]):
+            scheduler.reserve(len(scheduler.running), max(cache.own_length(slot) + len(ids) for slot, ids in pieces))
+            positions = [self._position(slot) + place for slot, ids in pieces for place in range(len(ids))]
+            new = [NewTokens(slot, len(ids)) for slot, ids in pieces]
+            self._decoder.hidden_states(
+                self._tensor([token for _, ids in pieces for token in ids])[None],
+                self._tensor(positions)[None],
+                PrefillAttention(cache, new, self._prefix_cache),
+            )
+            for slot, ids in pieces:
+                cache.ids[slot] += ids
 
     def _decode(self) -> None:
         """Computes one more token of every running slot, and samples the next one where it was the last."""
-        running = self._scheduler.running
+        running, cache = self._scheduler.running, self._cache
         uncomputed = [self._scheduler.uncomputed(slot) for slot in range(len(running))]
-        hidden = self._forward(torch.tensor([ids[:1] for ids in uncomputed]), None, [1] * len(uncomputed))[:, 0]
+        self._scheduler.reserve(len(running), 1 + max(cache.own_length(slot) for slot in range(len(running))))
+        hidden = self._decoder.hidden_states(
+            self._tensor([ids[0] for ids in uncomputed])[:, None],
+            self._tensor([self._position(slot) for slot in range(len(running))])[:, None],
+            DecodeAttention(cache, len(running), self._prefix_cache),
+        )[:, 0]
         sampling = [slot for slot, ids in enumerate(uncomputed) if len(ids) == 1]
         if sampling:
-            logits = self._worker.logits(hidden if len(sampling) == len(uncomputed) else hidden[sampling])
-            place = {slot: order for order, slot in enumerate(sampling)}
-            pairs = [(row, place[slot]) for slot in sampling for row in running[slot]]
-            sample_next_tokens([row for row, _ in pairs], logits[[order for _, order in pairs]], self.model)
+            logits = self._decoder.logits(hidden if len(sampling) == len(uncomputed) else hidden[sampling])
+            rows = [running[slot] for slot in sampling]
+            if any(len(alike) > 1 for alike in rows):
+                logits = logits[[order for order, alike in enumerate(rows) for _ in alike]]
+            sample_next_tokens([row for alike in rows for row in alike], logits, self.model)
         for slot, ids in enumerate(uncomputed):  # last, so that a pass that is interrupted is simply repeated
-            self._cache.ids[slot].append(ids[0])
+            cache.ids[slot].append(ids[0])
 
-    def _forward(self, tokens: Tensor, slots: list[int] | None, lengths: list[int]) -> Tensor:
-        """Runs new tokens [rows, length], right-padded, of some slots or of the first ones through the network."""
-        device = self.model.device
-        rows, width = tokens.shape
-        starts = torch.tensor([len(self._cache.ids[slot]) for slot in slots or range(rows)], device=device)
-        slot_index = torch.tensor(slots, device=device) if slots is not None else None
-        ends = starts + torch.tensor(lengths, device=device)
-        self._scheduler.reserve(rows, int(torch.minimum(starts + width, ends + 1).max()))
-        attention = KVCacheAttention(self._cache, slot_index, starts, ends, width, self._prefix_cache)
-        positions = len(self._scheduler.shared_prefix) + attention.places
-        return self._worker.hidden_states(tokens.to(device), positions, attention)
+    def _position(self, slot: int) -> int:
+        """The position of the next token that a slot computes."""
+        return len(self._scheduler.shared_prefix) + len(self._cache.ids[slot])
+
+    def _tensor(self, numbers: list[int]) -> Tensor:
+        return torch.tensor(numbers, device=self.model.device)
+
+
+def _passes(lacking: list[tuple[int, list[int]]]) -> Iterator[list[tuple[int, list[int]]]]:
+    """Cuts the tokens that slots lack into passes of at most PREFILL_TOKENS; a long prompt takes several passes."""
+    pieces: list[tuple[int, list[int]]] = []
+    left = PREFILL_TOKENS
+    for slot, ids in lacking:
+        while ids:
+            piece, ids = ids[:left], ids[left:]
+            pieces.append((slot, piece))
+            left -= len(piece)
+            if not left:
+                yield pieces
+                pieces, left = [], PREFILL_TOKENS
+    if pieces:
+        yield pieces

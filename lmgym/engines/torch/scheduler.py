@@ -15,13 +15,16 @@ All ids are those behind the shared prefix, which is stored once for all rows. I
 - A running slot holds a proper prefix of its rows' tokens: there is at least one token to compute.
 - Every row that is not done is either in exactly one slot or waits.
 
+Rows of a group have the same tokens until they sample different ones. Then the prompt that they have in common becomes
+a shared prompt of the cache (`_share_prompts`), and their slots hold only what follows.
+
 The KV entries of a finished row stay in its slot until `_take_slot` gives the slot to another row, `reserve` needs the
 memory, or `reset` clears the cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from lmgym.engines.row import Row
@@ -29,6 +32,9 @@ from lmgym.engines.torch.kv_cache import rounded_capacity
 
 MIN_COPIED_TOKENS = 8
 """A common prefix of fewer tokens is computed again instead of copied."""
+
+MIN_SHARED_TOKENS = 32
+"""A prompt of fewer tokens is copied into the slot of every row of its group, not shared."""
 
 SLOT_STEP = 16
 """Slots are added so many at a time, so that growing rarely copies the cache."""
@@ -42,10 +48,18 @@ class SlotCache(Protocol):
 
     @property
     def capacity(self) -> int: ...
+    @property
+    def shared_tokens(self) -> int: ...
+    def own_length(self, slot: int) -> int: ...
+    def shared_length(self, slot: int) -> int: ...
     def reserve(self, slots: int, tokens: int) -> None: ...
     def shrink(self, slots: int, tokens: int) -> None: ...
     def swap(self, one: int, other: int) -> None: ...
     def copy(self, source: int, target: int, length: int) -> None: ...
+    def tokens_after_sharing(self, slots: Sequence[int]) -> int: ...
+    def share(self, slots: Sequence[int]) -> None: ...
+    def trim(self) -> None: ...
+    def empty(self, slot: int) -> None: ...
     def clear(self) -> None: ...
 
 
@@ -89,7 +103,8 @@ class Scheduler:
     def limit(self, rows: Sequence[Row]) -> int:
         """How many slots may run if each needs the capacity of the longest of these rows."""
         capacity = rounded_capacity(self._longest(rows))
-        return max(1, min(self.max_running, self.max_bytes // (self.cache.bytes_per_token * capacity)))
+        affordable = self.max_bytes // self.cache.bytes_per_token - self.cache.shared_tokens
+        return max(1, min(self.max_running, affordable // capacity))
 
     def reset(self, shared_prefix: list[int]) -> list[Row]:
         """Clears the cache for other weights or another shared prefix; gives the rows that must be computed again."""
@@ -112,7 +127,8 @@ class Scheduler:
     def reserve(self, slots: int, tokens: int) -> None:
         """Lets the cache grow, by some slots at a time; where memory is short, what finished rows left is freed."""
         slots, tokens = max(slots, len(self.running)), max(tokens, self._longest(self.rows))
-        affordable = self.max_bytes // self.cache.bytes_per_token  # tokens in all slots together
+        # Tokens in all slots together.
+        affordable = self.max_bytes // self.cache.bytes_per_token - self.cache.shared_tokens
         if max(slots, len(self.cache.ids)) * max(self.cache.capacity, rounded_capacity(tokens)) > affordable:
             self.cache.shrink(slots, tokens)
         spare = -(-slots // SLOT_STEP) * SLOT_STEP
@@ -121,23 +137,31 @@ class Scheduler:
 
     def _fork(self) -> list[Row]:
         """Copies the slot of rows that now have different tokens; gives the rows that there is no slot for."""
-        without_slot: list[Row] = []
+        forks: list[tuple[int, list[Row]]] = []
         for slot in range(len(self.running)):
             alike: dict[tuple[int, ...], list[Row]] = {}
             for row in self.running[slot]:
                 if not row.done:
                     alike.setdefault(tuple(row.tokens), []).append(row)
-            if not alike:
-                continue
-            self.running[slot], *others = alike.values()
-            for rows in others:
-                if len(self.running) < self.limit(self.rows):
-                    self.reserve(len(self.running) + 1, 1)
-                    self.cache.copy(slot, len(self.running), len(self.cache.ids[slot]))
-                    self.running.append(rows)
-                else:
-                    without_slot += rows
-        return without_slot
+            if alike:
+                self.running[slot], *others = alike.values()
+                forks += [(slot, rows) for rows in others]
+        self._share_prompts({slot for slot, _ in forks})
+        placed = forks[: max(0, self.limit(self.rows) - len(self.running))]
+        if placed:
+            self.reserve(len(self.running) + len(placed), 1)
+        for slot, rows in placed:
+            self.cache.copy(slot, len(self.running), len(self.cache.ids[slot]))
+            self.running.append(rows)
+        return [row for _, rows in forks[len(placed) :] for row in rows]
+
+    def _share_prompts(self, slots: Collection[int]) -> None:
+        """Makes what slots hold shared prompts, if it is long enough and there is memory, before they are copied."""
+        cache = self.cache
+        long = [slot for slot in sorted(slots) if cache.own_length(slot) == len(cache.ids[slot]) >= MIN_SHARED_TOKENS]
+        if long and cache.tokens_after_sharing(long) <= self.max_bytes // cache.bytes_per_token:
+            cache.share(long)
+            cache.trim()
 
     def _place_continuations(self, waiting: Sequence[Row]) -> list[Row]:
         """Places the rows whose prefix is in the cache, and gives the others."""
@@ -206,13 +230,17 @@ class Scheduler:
         shared = [shared_length(own[:-1], ids) for ids in self.cache.ids]
         source = max(range(len(shared)), key=shared.__getitem__)
         if shared[source] < MIN_COPIED_TOKENS:
-            self.cache.ids[slot] = []
+            self.cache.empty(slot)
         else:
             self.cache.copy(source, slot, shared[source])
         self.running.append([row])
 
     def _longest(self, rows: Sequence[Row]) -> int:
-        return max((len(row.tokens) - len(self.shared_prefix) for row in rows), default=1)
+        """The most tokens that a slot needs for one of these rows."""
+        shared = {
+            row.request_id: self.cache.shared_length(slot) for slot, rows in enumerate(self.running) for row in rows
+        }
+        return max((len(self._own(row)) - shared.get(row.request_id, 0) for row in rows), default=1)
 
     def _own(self, row: Row) -> list[int]:
         """A row's tokens behind the shared prefix."""

@@ -15,6 +15,7 @@ from engine_checks import (
     check_against_transformers,
     check_same,
     check_shape,
+    computed_tokens,
     generate_with_tool,
     ids,
     moved,
@@ -154,11 +155,8 @@ def test_forced_tokens_take_no_uniform_number():
 def test_a_request_that_goes_on_takes_its_slot_back_in_place(monkeypatch):
     """However often the tool is asked, nothing is computed again, and no slot is copied or moved."""
     model = tiny_model()
-    computed, real = [], model.hidden_states
-    monkeypatch.setattr(
-        model, "hidden_states", lambda tokens, *others: computed.append(tokens.numel()) or real(tokens, *others)
-    )
     engine = TorchEngine(model)
+    computed = computed_tokens(engine)
     moves = []
     for name in ("copy", "swap"):
         monkeypatch.setattr(engine._cache, name, lambda *slots, name=name: moves.append((name, slots)))
@@ -295,7 +293,7 @@ def test_an_adapter_and_a_inference_copy_are_followed(copied):
     model = wrap_network(network, tiny_tokenizer(), torch.device("cpu"), torch.float32, "tiny", has_lora=True)
     engine = TorchEngine(model)
     if copied:  # as for bfloat16, which must not be tried on every CPU
-        engine._worker = model.inference_copy()
+        engine._decoder = model.inference_copy()
     requests = ragged_requests()
     for seed in range(3):
         check_same(requests, engine.generate(requests), PlainEngine(model).generate(requests))
@@ -305,11 +303,8 @@ def test_an_adapter_and_a_inference_copy_are_followed(copied):
 
 def test_no_prompt_token_is_computed_twice(monkeypatch):
     model = tiny_model()
-    computed, real = [], model.hidden_states
-    monkeypatch.setattr(
-        model, "hidden_states", lambda tokens, *others: computed.append(tokens.numel()) or real(tokens, *others)
-    )
     engine = TorchEngine(model, max_running=16)
+    computed = computed_tokens(engine)
     own = [ids(12, seed=1), ids(12, seed=2)]
     requests = [Request(PREFIX + own[seed % 2], max_tokens=5, seed=seed // 4) for seed in range(8)]
     read: set[tuple[int, ...]] = set()
@@ -324,11 +319,8 @@ def test_no_prompt_token_is_computed_twice(monkeypatch):
 
 def test_continuations_come_before_other_waiting_requests(monkeypatch):
     model = tiny_model()
-    computed, real = [], model.hidden_states
-    monkeypatch.setattr(
-        model, "hidden_states", lambda tokens, *others: computed.append(tokens.numel()) or real(tokens, *others)
-    )
     engine = TorchEngine(model, max_running=4)
+    computed = computed_tokens(engine)
     requests = [Request(PREFIX + ids(8, seed=seed), max_tokens=5, seed=seed) for seed in range(4)]
     written = engine.generate(requests)
     goes_on = [replace(r, prompt=r.prompt + tuple(c.token_ids)) for r, c in zip(requests, written, strict=True)]
@@ -352,19 +344,16 @@ def test_the_plain_engine_agrees_with_transformers(architecture):
 
 @pytest.mark.parametrize("prefix", [(), PREFIX])
 @pytest.mark.parametrize(("reply", "passes"), [(5, [1] * 6), (LEAST - 1, [1] * LEAST), (LEAST, [LEAST, 1])])
-def test_a_conversation_that_goes_on_computes_only_what_is_new(monkeypatch, prefix, reply, passes):
-    model = tiny_model()
-    engine = TorchEngine(model)
-    fed: list[int] = []
-    forward = engine._forward
-    monkeypatch.setattr(
-        engine, "_forward", lambda tokens, *others: fed.append(tokens.shape[1]) or forward(tokens, *others)
-    )
+def test_a_conversation_that_goes_on_computes_only_what_is_new(prefix, reply, passes):
+    engine = TorchEngine(tiny_model())
+    computed = computed_tokens(engine)
     prompts = [prefix + ids(30, seed=1), prefix + ids(25, seed=2)]
     first = engine.generate([Request(prompt, 4, seed=3) for prompt in prompts])
-    fed.clear()
+    computed.clear()
     going_on = [
         prompt + tuple(written.token_ids) + ids(reply, seed=9) for prompt, written in zip(prompts, first, strict=True)
     ]
     engine.generate([Request(prompt, 1, seed=4) for prompt in going_on])
-    assert fed == passes, "the last sampled token and the reply: one per pass if they are few"
+    assert computed == [2 * tokens for tokens in passes], (
+        "the last sampled token and the reply: one per pass if they are few"
+    )

@@ -15,6 +15,7 @@ from engine_checks import (
     PREFIX,
     check_against_transformers,
     check_exact,
+    computed_tokens,
     converse_out_of_step,
     ids,
     moved,
@@ -101,11 +102,8 @@ def test_conversations_out_of_step_with_each_other(architecture, max_running):
 
 def test_going_on_beside_others_computes_only_what_is_new(monkeypatch):
     model = tiny_model()
-    computed, real = [], model.hidden_states
-    monkeypatch.setattr(
-        model, "hidden_states", lambda tokens, *others: computed.append(tokens.numel()) or real(tokens, *others)
-    )
     engine = TorchEngine(model)
+    computed = computed_tokens(engine)
     requests = [Request(PREFIX + ids(20, seed=seed), 3 + 9 * seed, seed=seed) for seed in range(2)]
     short, long = engine.submit(requests)
     first = engine.wait([short, long])[short]
@@ -219,7 +217,7 @@ def test_new_weights_in_the_middle_write_what_comes_after_them(copied):
     model = tiny_model()
     engine = TorchEngine(model, max_running=4)
     if copied:  # as for bfloat16, which must not be tried on every CPU
-        engine._worker = model.inference_copy()
+        engine._decoder = model.inference_copy()
     requests = [replace(r, max_tokens=3 if r.seed == 3 else 9) for r in ragged_requests(7)]
     request_ids = engine.submit(requests)
     done = engine.wait(request_ids)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import tiny_model
-from engine_checks import PREFIX, check_exact, converse_out_of_step, ids, ragged_requests
+from engine_checks import PREFIX, check_exact, converse_out_of_step, ids, kv_tensors, ragged_requests
 
 from lmgym.engines import memory
 from lmgym.engines.engine import Completion, Request
@@ -29,7 +29,7 @@ def observed(engine: TorchEngine) -> list[tuple[int, int]]:
 
     def advance() -> None:
         real()
-        tensors = (*engine._cache.keys, *engine._cache.values)
+        tensors = kv_tensors(engine._cache)
         seen.append((len(engine._scheduler.running), sum(tensor.numel() * tensor.element_size() for tensor in tensors)))
 
     engine._advance = advance
@@ -51,7 +51,7 @@ def test_an_engine_without_its_cache_holds_nothing_and_changes_no_token(done_bef
     while len(completions) < done_before:
         completions |= engine.wait([request_id for request_id in request_ids if request_id not in completions])
     engine.release_cache()
-    assert all(not tensor.numel() for tensor in (*engine._cache.keys, *engine._cache.values))
+    assert all(not tensor.numel() for tensor in kv_tensors(engine._cache))
     while len(completions) < len(request_ids):
         completions |= engine.wait([request_id for request_id in request_ids if request_id not in completions])
     check_exact(model, requests, [completions[request_id] for request_id in request_ids])
@@ -154,7 +154,7 @@ def test_a_slot_that_loses_capacity_it_needs_is_emptied():
     cache.ids = [[1] * (CAPACITY_STEP + 1), [2] * CAPACITY_STEP, [3]]
     cache.shrink(2, 100)
     assert cache.ids == [[], [2] * CAPACITY_STEP]
-    assert {tuple(tensor.shape) for tensor in (*cache.keys, *cache.values)} == {(2, 2, CAPACITY_STEP, 16)}
+    assert {tuple(tensor.shape) for tensor in (*cache.own.keys, *cache.own.values)} == {(2, 2, CAPACITY_STEP, 16)}
 
 
 def test_the_default_is_a_share_of_what_is_free(monkeypatch):

@@ -1,68 +1,53 @@
-"""The scheduler alone, with a cache that holds no tensors: its invariants, whatever is asked whenever."""
+"""The scheduler and the KV cache without a network: their invariants, whatever is asked whenever."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from engine_checks import ids
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmgym.engines.engine import Request
 from lmgym.engines.row import Row
-from lmgym.engines.torch.kv_cache import CAPACITY_STEP, rounded_capacity
+from lmgym.engines.torch.kv_cache import CAPACITY_STEP, KVCache
 from lmgym.engines.torch.scheduler import Scheduler
 
 PROMPT = ids(300, seed=0)
 EOS = {3}
 
 
-class FakeCache:
-    """Keys of a slot are the prefixes that they were computed from; a place that was never written is None."""
-
-    bytes_per_token = 1
+class CodedCache(KVCache):
+    """A cache of single numbers: the key of a token is the code of all ids up to it."""
 
     def __init__(self) -> None:
-        self.ids: list[list[int]] = []
-        self.keys: list[list[tuple[int, ...] | None]] = []
-        self.capacity = 0
-
-    def reserve(self, slots: int, tokens: int) -> None:
-        self.capacity = max(self.capacity, rounded_capacity(tokens))
-        self.ids += [[] for _ in range(slots - len(self.ids))]
-        self.keys += [[] for _ in range(slots - len(self.keys))]
-        self.keys = [keys + [None] * (self.capacity - len(keys)) for keys in self.keys]
-
-    def shrink(self, slots: int, tokens: int) -> None:
-        self.capacity = min(self.capacity, rounded_capacity(tokens))
-        self.keys = [keys[: self.capacity] for keys in self.keys[:slots]]
-        self.ids = [held if len(held) <= self.capacity else [] for held in self.ids[:slots]]
-
-    def swap(self, one: int, other: int) -> None:
-        self.ids[one], self.ids[other] = self.ids[other], self.ids[one]
-        self.keys[one], self.keys[other] = self.keys[other], self.keys[one]
-
-    def copy(self, source: int, target: int, length: int) -> None:
-        self.keys[target][:length] = self.keys[source][:length]
-        self.ids[target] = self.ids[source][:length]
-
-    def clear(self) -> None:
-        self.ids = [[] for _ in self.ids]
+        super().__init__(1, 1, 1, torch.float32, torch.device("cpu"))
+        self.codes: dict[tuple[int, ...], int] = {}
 
     def compute(self, slot: int, token: int) -> None:
         """What a forward pass does: writes the key of a slot's next token."""
-        held = [*self.ids[slot], token]
-        assert len(held) <= self.capacity
-        self.keys[slot][len(held) - 1] = tuple(held)
-        self.ids[slot] = held
+        place = self.own_length(slot)
+        assert place < self.capacity
+        self.ids[slot].append(token)
+        self.own.keys[0][slot, 0, place] = self.code(self.ids[slot])
+
+    def code(self, ids: list[int]) -> int:
+        return self.codes.setdefault(tuple(ids), len(self.codes) + 1)
+
+    def held(self, slot: int) -> list[int]:
+        """The codes that a slot holds, those of its shared prompt first."""
+        prompt, own = self.prompts[slot], self.own.keys[0][slot, 0, : self.own_length(slot), 0]
+        shared = [] if prompt is None else self.shared.keys[0][prompt, 0, : self.prompt_lengths[prompt], 0].tolist()
+        return [int(code) for code in [*shared, *own.tolist()]]
 
 
 class Calls:
     """Calls of one scheduler, as an engine makes them, with samples from three tokens in place of a network."""
 
     def __init__(self, max_running: int, max_tokens: int) -> None:
-        self.cache = FakeCache()
-        self.scheduler = Scheduler(self.cache, max_running, max_tokens)
+        self.cache = CodedCache()
+        self.scheduler = Scheduler(self.cache, max_running, max_tokens * self.cache.bytes_per_token)
         self.waiting: list[Row] = []
         self.submitted: list[Row] = []
 
@@ -84,7 +69,8 @@ class Calls:
         self.waiting = scheduler.schedule(self.waiting)
         self.check()
         if scheduler.running:
-            scheduler.reserve(len(scheduler.running), max(map(len, cache.ids[: len(scheduler.running)])) + 1)
+            running = range(len(scheduler.running))
+            scheduler.reserve(len(running), max(map(cache.own_length, running)) + 1)
         self.check()
         for slot, rows in enumerate(scheduler.running):
             uncomputed = scheduler.uncomputed(slot)
@@ -104,12 +90,13 @@ class Calls:
             assert all(row.tokens == rows[0].tokens for row in rows)
             assert len(held) < len(own)
             assert held == own[: len(held)], "a slot holds a prefix of its rows"
-        for held, keys in zip(cache.ids, cache.keys, strict=True):
-            assert keys[: len(held)] == [tuple(held[: end + 1]) for end in range(len(held))]
+        for slot, held in enumerate(cache.ids):
+            assert cache.held(slot) == [cache.code(held[: end + 1]) for end in range(len(held))]
         assert len(scheduler.running) <= scheduler.limit(scheduler.rows) <= scheduler.max_running
         assert bool(scheduler.running) == any(map(scheduler.has_shared_prefix, served)), "some row always runs"
         if len(scheduler.running) > 1:
-            assert len(cache.ids) * cache.capacity <= scheduler.max_bytes
+            reserved = cache.own.rows * cache.capacity + cache.shared_tokens
+            assert reserved * cache.bytes_per_token <= scheduler.max_bytes
 
 
 @settings(max_examples=100, deadline=None)
@@ -155,9 +142,22 @@ def test_a_row_that_continues_a_finished_one_keeps_its_slot(reply):
         calls.advance()
     finished = calls.submitted[1]
     slots = [rows[0] for rows in calls.scheduler.running]
-    held = calls.cache.keys[slots.index(finished)]
+    held = calls.cache.held(slots.index(finished))
     calls.submit((*finished.tokens, *reply), seed=6)
     calls.waiting = calls.scheduler.schedule(calls.waiting)
     place = [rows[0] for rows in calls.scheduler.running].index(calls.submitted[-1])
-    assert calls.cache.keys[place] is held
+    assert calls.cache.held(place) == held, "nothing of it is computed again"
     assert calls.scheduler.uncomputed(place) == [finished.tokens[-1], *reply]
+
+
+def test_a_group_shares_the_keys_of_its_prompt():
+    calls = Calls(8, 100 * CAPACITY_STEP)
+    for seed in range(4, 13):
+        calls.submit(PROMPT, seed)
+    while len(calls.scheduler.running) < 2:
+        calls.advance()
+    cache, running = calls.cache, len(calls.scheduler.running)
+    assert set(cache.prompts[:running]) == {0}
+    assert len(cache.prompt_lengths) == 1
+    assert cache.prompt_lengths[0] >= len(PROMPT)
+    assert cache.capacity == CAPACITY_STEP, "slots hold only what follows the prompt"
