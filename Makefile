@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Waiting threads sleep soon, so that a busy machine does not slow training down tenfold (see lmgym/models/openmp.py).
-export GOMP_SPINCOUNT ?= 1000
+export GOMP_SPINCOUNT ?= 2000
 export KMP_BLOCKTIME ?= 1
 
 .PHONY: train test coverage bench docs lint types install dev clean

@@ -43,15 +43,17 @@ def bench(settings: BenchSettings) -> None:
     out.mkdir(parents=True, exist_ok=True)
     path = out / "speed.json"
     report: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"comparisons": {}}
-    report["machine"] = {"threads": THREADS, "dtype": settings.dtype, "processor": platform.machine()}
+    report["machine"] = {"threads": THREADS, "processor": platform.machine(), "bytes_per_second": _bandwidth()}
     for section in settings.sections:
         speed = _matrix_product_speed(settings.dtype)
         for comparison in SECTIONS[section](settings):
             work = comparison.work
-            messages.print(work.name, soft_wrap=True)
+            messages.print(f"{work.name} ({settings.dtype})", soft_wrap=True)
             measured = compare(work, comparison.baselines, settings.repeats, settings.dtype, cache_dir() / "benchmark")
-            report["comparisons"][work.name] = {
+            name = work.name if settings.dtype == "float32" else f"{work.name}, {settings.dtype}"
+            report["comparisons"][name] = {
                 "section": section,
+                "dtype": settings.dtype,
                 "matrix_products_per_second": speed,
                 "workload": asdict(work),
                 "results": [asdict(result) for result in measured],
@@ -62,6 +64,15 @@ def bench(settings: BenchSettings) -> None:
     write_text(out / "speed.md", table(report))
     draw(report, out / "speed.png")
     results.print(table(report), markup=False, soft_wrap=True)
+
+
+def _bandwidth() -> float:
+    import torch
+
+    from benchmarks.speed.machine import memory_bandwidth
+
+    torch.set_num_threads(THREADS)
+    return memory_bandwidth()
 
 
 def _matrix_product_speed(dtype: str) -> float:

@@ -50,7 +50,7 @@ def compare(work: Workload, baselines: Sequence[Baseline], repeats: int, dtype: 
         processes[0].run()
         prompts = json.loads(prompts_file.read_text())
         of_others = common | prompts | {"model": str(model_folder(work.model)), "new_tokens": work.new_tokens}
-        of_others |= {"group_size": work.group_size, "turns": work.turns}
+        of_others |= {"group_size": work.group_size, "turns": work.turns, "layers": work.layers}
         for baseline in baselines:
             settings = of_lmgym if baseline.script == LMGYM.script else of_others
             process = stack.enter_context(BaselineProcess(baseline, settings, folder))

@@ -5,18 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from benchmarks.speed.baseline import LMGYM, Baseline
+from benchmarks.speed.baseline import Baseline
 from benchmarks.speed.settings import BenchSettings
 from benchmarks.speed.virtual_environments import TRL, VLLM
 from benchmarks.speed.workload import Workload
 
 ROLLOUTS = Workload(new_tokens=64)
+ROWS = (1, 8, 256)
+"""Rows of the section `rows`; 64 are those of `rollouts`."""
+LONG_ROLLOUTS = Workload(new_tokens=250, prompt_tokens=1000)
+PREFILL = Workload(problems=1, group_size=1, new_tokens=8)
 STEPWISE = Workload(shots=5, new_tokens=96, turns=6)
 ITERATION = Workload(new_tokens=128, learns=True)
 FEW_SHOT_ITERATION = Workload(problems=4, shots=5, new_tokens=128, learns=True)
 SMALL_ITERATION = Workload(problems=4, new_tokens=64, learns=True)
-SMALL_ROLLOUTS = Workload(problems=1, new_tokens=16)
-"""For the section `busy`: threads that spin beside a busy process take minutes instead of seconds."""
+LARGE_ITERATION = Workload(shots=4, new_tokens=128, learns=True, has_reference=True, model="qwen2.5-coder-0.5b")
+CHAIN = Workload(problems=1, group_size=1, collects=False, learns=True, layers=4, micro_batch_tokens=1 << 20)
+"""One episode, half of it sampled, with four layers: all of them do not fit into 24 GB in plain Transformers."""
+CHAIN_TOKENS = (500, 1000, 2000, 4000, 8000)
+GROUP = replace(CHAIN, problems=2, group_size=8, prompt_tokens=1000, new_tokens=125)
+PACKED = Workload(
+    problems=4,
+    prompt_tokens=1000,
+    new_tokens=900,
+    collects=False,
+    learns=True,
+    micro_batch_tokens=1 << 16,
+    recompute_activations=True,
+)
+"""4 · (1,000 + 8 · 900) = 32,800 tokens in one pass."""
 SPINNING = {"GOMP_SPINCOUNT": "300000", "KMP_BLOCKTIME": "200"}
 """The defaults of OpenMP: waiting threads spin."""
 
@@ -29,10 +46,52 @@ class Comparison:
     baselines: tuple[Baseline, ...] = ()
 
 
+def _peers(settings: BenchSettings) -> tuple[Baseline, ...]:
+    """Each library as it is, and compiled: its fastest mode is the one to compare with."""
+    ways = {"": False, ", compiled": True}
+    generate = [
+        Baseline(f"transformers generate{way}", "transformers_generate", options={"compiled": compiled})
+        for way, compiled in ways.items()
+    ]
+    vllm = [
+        Baseline(f"vLLM{way}", "vllm_offline", VLLM, options={"compiled": compiled}) for way, compiled in ways.items()
+    ]
+    return (*generate, *vllm) if settings.install_baselines else tuple(generate)
+
+
 def _rollouts(settings: BenchSettings) -> list[Comparison]:
-    generate = Baseline("transformers generate", "transformers_generate")
-    vllm = Baseline("vLLM", "vllm_offline", VLLM)
-    return [Comparison(ROLLOUTS, (generate, vllm) if settings.install_baselines else (generate,))]
+    return [Comparison(ROLLOUTS, _peers(settings))]
+
+
+GENERATE = Baseline("transformers generate", "transformers_generate")
+
+
+def _rows(settings: BenchSettings) -> list[Comparison]:
+    """Rows of different problems, so that none shares a prompt."""
+    works = [replace(ROLLOUTS, problems=rows, group_size=1) for rows in ROWS]
+    return [Comparison(work, (GENERATE,)) for work in works]
+
+
+def _long(settings: BenchSettings) -> list[Comparison]:
+    return [Comparison(LONG_ROLLOUTS, (replace(GENERATE, warm_up=False),))]
+
+
+def _prefill(settings: BenchSettings) -> list[Comparison]:
+    return [Comparison(replace(PREFILL, prompt_tokens=tokens)) for tokens in (1000, 2000, 4000, 8000)]
+
+
+def _learning(settings: BenchSettings) -> list[Comparison]:
+    plain = Baseline("plain transformers, SDPA", "transformers_learning", options={"rows": 8})
+    chains = [replace(CHAIN, prompt_tokens=tokens // 2, new_tokens=tokens // 2) for tokens in CHAIN_TOKENS]
+    return [Comparison(work, (plain,)) for work in (*chains, GROUP)]
+
+
+def _packed(settings: BenchSettings) -> list[Comparison]:
+    return [Comparison(PACKED)]
+
+
+def _large(settings: BenchSettings) -> list[Comparison]:
+    return [Comparison(LARGE_ITERATION)]
 
 
 def _stepwise(settings: BenchSettings) -> list[Comparison]:
@@ -51,9 +110,8 @@ def _iteration(settings: BenchSettings) -> list[Comparison]:
 
 
 def _busy(settings: BenchSettings) -> list[Comparison]:
-    """lmgym with OpenMP's default waiting, on an idle machine and beside a busy process."""
-    spinning = replace(LMGYM, name="lmgym, spinning threads", variables=SPINNING)
-    return [Comparison(replace(SMALL_ROLLOUTS, busy=busy), (spinning,)) for busy in (False, True)]
+    """lmgym alone, on an idle machine and beside a busy process."""
+    return [Comparison(replace(SMALL_ITERATION, busy=busy)) for busy in (False, True)]
 
 
 def _growth(settings: BenchSettings) -> list[Comparison]:
@@ -66,8 +124,14 @@ def _growth(settings: BenchSettings) -> list[Comparison]:
 
 SECTIONS: dict[str, Callable[[BenchSettings], list[Comparison]]] = {
     "rollouts": _rollouts,
+    "rows": _rows,
+    "long": _long,
+    "prefill": _prefill,
     "stepwise": _stepwise,
+    "learning": _learning,
+    "packed": _packed,
     "iteration": _iteration,
+    "large": _large,
     "busy": _busy,
     "growth": _growth,
 }

@@ -9,9 +9,23 @@ from dataclasses import dataclass
 class BenchSettings:
     """Measures the speed of lmgym and of other libraries on this machine."""
 
-    sections: tuple[str, ...] = ("rollouts", "stepwise", "iteration", "growth")
-    """Any of rollouts (transformers generate, vLLM), stepwise (naive loop), iteration (TRL), growth (lmgym alone),
-    busy (lmgym beside a busy process; spinning threads may take a quarter of an hour)."""
+    sections: tuple[str, ...] = (
+        "rollouts",
+        "rows",
+        "long",
+        "prefill",
+        "stepwise",
+        "learning",
+        "packed",
+        "iteration",
+        "large",
+        "busy",
+        "growth",
+    )
+    """Any of rollouts (transformers generate, vLLM), rows (1 to 256 rows, generate), long (prompts of 1,000 tokens,
+    generate), prefill (lmgym alone), stepwise (naive loop), learning (500 to 8,000 tokens, plain transformers),
+    packed (32,800 tokens in one pass, lmgym alone), iteration (TRL), large (half a billion parameters, lmgym alone),
+    busy (lmgym beside a busy process), growth (lmgym alone)."""
     repeats: int = 3
     """Measured runs. One warm-up run is discarded, except for TRL, whose runs take minutes."""
     install_baselines: bool = True

