@@ -98,15 +98,18 @@ def _stepwise(settings: BenchSettings) -> list[Comparison]:
     return [Comparison(STEPWISE, (Baseline("naive loop", "naive_stepwise"),))]
 
 
+def _trl(settings: BenchSettings, rows: int) -> tuple[Baseline, ...]:
+    """As many rows per pass as fit into 24 GB without recomputing activations: TRL's fastest setting."""
+    baseline = Baseline("TRL GRPOTrainer", "trl_grpo", TRL, {"trl_rows": rows}, warm_up=False)
+    return (baseline,) if settings.install_baselines else ()
+
+
 def _iteration(settings: BenchSettings) -> list[Comparison]:
-    if not settings.install_baselines:
-        return [Comparison(ITERATION), Comparison(FEW_SHOT_ITERATION)]
+    return [Comparison(ITERATION, _trl(settings, 8))]
 
-    def trl(rows: int) -> Baseline:
-        """As many rows per pass as fit into 24 GB without recomputing activations: TRL's fastest setting."""
-        return Baseline("TRL GRPOTrainer", "trl_grpo", TRL, {"trl_rows": rows}, warm_up=False)
 
-    return [Comparison(ITERATION, (trl(8),)), Comparison(FEW_SHOT_ITERATION, (trl(4),))]
+def _few_shot(settings: BenchSettings) -> list[Comparison]:
+    return [Comparison(FEW_SHOT_ITERATION, _trl(settings, 4))]
 
 
 def _busy(settings: BenchSettings) -> list[Comparison]:
@@ -131,6 +134,7 @@ SECTIONS: dict[str, Callable[[BenchSettings], list[Comparison]]] = {
     "learning": _learning,
     "packed": _packed,
     "iteration": _iteration,
+    "few_shot": _few_shot,
     "large": _large,
     "busy": _busy,
     "growth": _growth,

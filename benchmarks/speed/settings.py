@@ -18,13 +18,15 @@ class BenchSettings:
         "learning",
         "packed",
         "iteration",
+        "few_shot",
         "large",
         "busy",
         "growth",
     )
     """Any of rollouts (transformers generate, vLLM), rows (1 to 256 rows, generate), long (prompts of 1,000 tokens,
     generate), prefill (lmgym alone), stepwise (naive loop), learning (500 to 8,000 tokens, plain transformers),
-    packed (32,800 tokens in one pass, lmgym alone), iteration (TRL), large (half a billion parameters, lmgym alone),
+    packed (32,800 tokens in one pass, lmgym alone), iteration and
+    few_shot (TRL), large (half a billion parameters, lmgym alone),
     busy (lmgym beside a busy process), growth (lmgym alone)."""
     repeats: int = 3
     """Measured runs. One warm-up run is discarded, except for TRL, whose runs take minutes."""

@@ -105,17 +105,17 @@ class MemoryEstimate:
     @property
     def permanent(self) -> int:
         """Bytes allocated during the whole run; they are exact, not estimated."""
-        return self.weights + self.gradients + self.moments + self.reference + self.critic + self.engine
+        return self.weights + self.gradients + self.moments + self.reference + self.critic
 
     @property
     def total(self) -> int:
-        """The peak: the KV cache is freed before the learner's activations are allocated."""
-        return self.permanent + max(self.kv_cache, self.activations)
+        """The peak: the engine's weights and KV cache are freed before the learner's activations are allocated."""
+        return self.permanent + max(self.engine + self.kv_cache, self.activations)
 
     @property
     def certain(self) -> int:
         """The least that is needed if the activations are overestimated; the KV cache adapts to free memory."""
-        return self.permanent + int(CERTAIN_SHARE * self.activations)
+        return self.permanent + max(self.engine, int(CERTAIN_SHARE * self.activations))
 
     def __str__(self) -> str:
         parts = {name.replace("kv_", "KV "): size for name, size in vars(self).items() if size}
@@ -130,14 +130,13 @@ def estimate_memory(shape: ModelShape, work: Workload, free: int | None = None) 
     computed = work.dtype.itemsize
     held = work.rows * rounded_capacity(work.row_tokens) + work.shared_tokens
     cached = 2 * shape.layers * shape.key_size * computed * held if shape.shares else 0
-    copied = shape.shares and work.dtype != torch.float32
     return MemoryEstimate(
         weights=FLOAT32 * (shape.parameters + adapter),
         gradients=FLOAT32 * learning,
         moments=2 * FLOAT32 * learning,
         reference=FLOAT32 * work.reference_parameters,
         critic=FLOAT32 * (shape.parameters + adapter + 3 * learning) if work.critic else 0,
-        engine=computed * (shape.parameters + adapter) + FLOAT32 * shape.embedding_parameters if copied else 0,
+        engine=computed * (shape.parameters + adapter) if shape.shares else 0,
         kv_cache=cached if free is None else min(cached, int(MEMORY_SHARE * free)),
         activations=_activations(shape, work),
     )

@@ -15,6 +15,7 @@ from lmgym.learning.batch import Batch
 from lmgym.learning.schedules import Schedule, learning_rate_factor
 from lmgym.models.distribution import Distribution
 from lmgym.models.language_model import LanguageModel
+from lmgym.models.onednn_products import OneDnnProducts
 from lmgym.models.token_scorer import Scores, TokenScorer, common_prefix
 
 Loss = Callable[[Scores, Batch], Tensor]
@@ -103,16 +104,17 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=False)
-        scorer = self._scorer(self.model, batch)
         logprobs, entropies, total_loss = [], [], 0.0
-        for part in self._parts(batch, scorer):
-            scores = scorer.score(part.tokens, part.mask, part.lengths)
-            part_loss = loss(scores, part)
-            part_loss.backward()
-            total_loss += part_loss.item()
-            logprobs.append(scores.logprobs.detach().cpu())
-            entropies.append(scores.entropies.detach().cpu())
-        scorer.backward_prefix()
+        with OneDnnProducts():
+            scorer = self._scorer(self.model, batch)
+            for part in self._parts(batch, scorer):
+                scores = scorer.score(part.tokens, part.mask, part.lengths)
+                part_loss = loss(scores, part)
+                torch.autograd.backward(part_loss)
+                total_loss += part_loss.item()
+                logprobs.append(scores.logprobs.detach().cpu())
+                entropies.append(scores.entropies.detach().cpu())
+            scorer.backward_prefix()
         norm = torch.nn.utils.clip_grad_norm_(self.parameters().values(), self.settings.max_gradient_norm)
         if norm.isfinite():
             self.optimizer.step()
@@ -127,8 +129,9 @@ class Learner:
     @torch.no_grad()
     def observe(self, batch: Batch) -> Update:
         """The log-probabilities and entropies that an optimiser step would compute, without taking it."""
-        scorer = self._scorer(self.model, batch)
-        scores = [scorer.score(part.tokens, part.mask, part.lengths) for part in self._parts(batch, scorer)]
+        with OneDnnProducts():
+            scorer = self._scorer(self.model, batch)
+            scores = [scorer.score(part.tokens, part.mask, part.lengths) for part in self._parts(batch, scorer)]
         logprobs = torch.cat([each.logprobs for each in scores]).cpu()
         entropies = torch.cat([each.entropies for each in scores]).cpu()
         return Update(logprobs, entropies, 0.0, 0.0, self.learning_rate())
@@ -136,9 +139,10 @@ class Learner:
     @torch.no_grad()
     def logprobs(self, model: LanguageModel, batch: Batch) -> Tensor:
         """Log-probabilities [episodes, length] of the batch under this model or another one."""
-        scorer = self._scorer(model, batch)
-        parts = self._parts(batch, scorer)
-        return torch.cat([scorer.score(part.tokens, part.mask, part.lengths).logprobs.cpu() for part in parts])
+        with OneDnnProducts():
+            scorer = self._scorer(model, batch)
+            parts = self._parts(batch, scorer)
+            return torch.cat([scorer.score(part.tokens, part.mask, part.lengths).logprobs.cpu() for part in parts])
 
     @torch.no_grad()
     def values(self, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -104,7 +104,7 @@ class VocabularyHead(torch.autograd.Function):
                 by_logits.add_(by_entropy)
             by_products = by_logits.div_(ctx.distribution.divisor).mul_(slope)  # [CHUNK, vocabulary]
             compact = by_products.to(states.dtype)
-            states_gradient[rows] = compact @ weight.to(states.dtype)
+            states_gradient[rows] = F.linear(compact, weight.to(states.dtype).t())
             if weight_gradient is not None:
                 weight_gradient.addmm_(compact.float().t(), states[rows].float())
             if bias_gradient is not None:

