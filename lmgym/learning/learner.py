@@ -15,7 +15,7 @@ from lmgym.learning.batch import Batch
 from lmgym.learning.schedules import Schedule, learning_rate_factor
 from lmgym.models.distribution import Distribution
 from lmgym.models.language_model import LanguageModel
-from lmgym.models.onednn_products import OneDnnProducts
+from lmgym.models.onednn_products import fast_products
 from lmgym.models.token_scorer import Scores, TokenScorer, common_prefix
 
 Loss = Callable[[Scores, Batch], Tensor]
@@ -105,12 +105,12 @@ class Learner:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=False)
         logprobs, entropies, total_loss = [], [], 0.0
-        with OneDnnProducts():
+        with fast_products(self.model):
             scorer = self._scorer(self.model, batch)
             for part in self._parts(batch, scorer):
                 scores = scorer.score(part.tokens, part.mask, part.lengths)
                 part_loss = loss(scores, part)
-                torch.autograd.backward(part_loss)
+                part_loss.backward()
                 total_loss += part_loss.item()
                 logprobs.append(scores.logprobs.detach().cpu())
                 entropies.append(scores.entropies.detach().cpu())
@@ -129,7 +129,7 @@ class Learner:
     @torch.no_grad()
     def observe(self, batch: Batch) -> Update:
         """The log-probabilities and entropies that an optimiser step would compute, without taking it."""
-        with OneDnnProducts():
+        with fast_products(self.model):
             scorer = self._scorer(self.model, batch)
             scores = [scorer.score(part.tokens, part.mask, part.lengths) for part in self._parts(batch, scorer)]
         logprobs = torch.cat([each.logprobs for each in scores]).cpu()
@@ -139,7 +139,7 @@ class Learner:
     @torch.no_grad()
     def logprobs(self, model: LanguageModel, batch: Batch) -> Tensor:
         """Log-probabilities [episodes, length] of the batch under this model or another one."""
-        with OneDnnProducts():
+        with fast_products(model):
             scorer = self._scorer(model, batch)
             parts = self._parts(batch, scorer)
             return torch.cat([scorer.score(part.tokens, part.mask, part.lengths).logprobs.cpu() for part in parts])

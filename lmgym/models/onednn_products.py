@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -11,14 +12,21 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from lmgym.models.language_model import LanguageModel, base_network
+
+
+def fast_products(model: LanguageModel) -> contextlib.AbstractContextManager[Any]:
+    """oneDNN's products for a model, unless its activations are recomputed: that happens out of the context's reach."""
+    recomputes = base_network(model.network).is_gradient_checkpointing
+    return contextlib.nullcontext() if recomputes else OneDnnProducts()
+
 
 class OneDnnProducts(TorchFunctionMode):
     """While it is active, `linear` of float32 tensors on a CPU is computed by oneDNN, in both directions.
 
     Its kernels are 5 to 25 % faster than MKL's on AMD processors (`python -m benchmarks.speed`, first line of the
     report), and the results differ by rounding only. Under autocast, on other devices and in builds of torch without
-    oneDNN nothing changes. Where activations are recomputed, the backward pass must run inside too, and by
-    `torch.autograd.backward`: `Tensor.backward` is itself a function that passes through here, and what it calls does not.
+    oneDNN nothing changes.
     """
 
     def __torch_function__(
