@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from benchmarks.speed.baseline import Baseline
+from benchmarks.speed.baseline import LMGYM, Baseline
 from benchmarks.speed.settings import BenchSettings
 from benchmarks.speed.virtual_environments import TRL, VLLM
 from benchmarks.speed.workload import Workload
+from lmgym.models.precision import bfloat16_is_faster
 
 ROLLOUTS = Workload(new_tokens=64)
-ROWS = (1, 8, 256)
-"""Rows of the section `rows`; 64 are those of `rollouts`."""
+ROWS = {1: 256, 8: 256, 256: 64}
+"""Rows of the section `rows`, and tokens of each; 64 rows are those of `rollouts`."""
 LONG_ROLLOUTS = Workload(new_tokens=250, prompt_tokens=1000)
 PREFILL = Workload(problems=1, group_size=1, new_tokens=8)
 STEPWISE = Workload(shots=5, new_tokens=96, turns=6)
@@ -68,8 +69,9 @@ GENERATE = Baseline("transformers generate", "transformers_generate")
 
 def _rows(settings: BenchSettings) -> list[Comparison]:
     """Rows of different problems, so that none shares a prompt."""
-    works = [replace(ROLLOUTS, problems=rows, group_size=1) for rows in ROWS]
-    return [Comparison(work, (GENERATE,)) for work in works]
+    works = [replace(ROLLOUTS, problems=rows, group_size=1, new_tokens=tokens) for rows, tokens in ROWS.items()]
+    # A run of `generate` with 256 rows takes minutes.
+    return [Comparison(work, (replace(GENERATE, warm_up=work.problems < 256),)) for work in works]
 
 
 def _long(settings: BenchSettings) -> list[Comparison]:
@@ -117,6 +119,13 @@ def _busy(settings: BenchSettings) -> list[Comparison]:
     return [Comparison(replace(SMALL_ITERATION, busy=busy)) for busy in (False, True)]
 
 
+def _dtype(settings: BenchSettings) -> list[Comparison]:
+    """lmgym in float32 and, where `--dtype auto` would choose it, in bfloat16."""
+    bfloat16 = replace(LMGYM, name="lmgym, bfloat16", options={"dtype": "bfloat16"})
+    baselines = (bfloat16,) if bfloat16_is_faster() else ()
+    return [Comparison(replace(work, group_size=4), baselines) for work in (ROLLOUTS, SMALL_ITERATION)]
+
+
 def _growth(settings: BenchSettings) -> list[Comparison]:
     grown = [replace(SMALL_ITERATION, group_size=size) for size in (4, 8, 16)]
     grown += [replace(SMALL_ITERATION, shots=shots) for shots in (1, 2, 5)]
@@ -137,5 +146,6 @@ SECTIONS: dict[str, Callable[[BenchSettings], list[Comparison]]] = {
     "few_shot": _few_shot,
     "large": _large,
     "busy": _busy,
+    "dtype": _dtype,
     "growth": _growth,
 }

@@ -24,8 +24,8 @@ def fast_products(model: LanguageModel) -> contextlib.AbstractContextManager[Any
 class OneDnnProducts(TorchFunctionMode):
     """While it is active, `linear` of float32 tensors on a CPU is computed by oneDNN, in both directions.
 
-    Its kernels are 5 to 25 % faster than MKL's on AMD processors (`python -m benchmarks.speed`, first line of the
-    report), and the results differ by rounding only. Under autocast, on other devices and in builds of torch without
+    Its kernels are faster than MKL's on AMD processors (`python -m benchmarks.products`), and the results differ by
+    rounding only. Under autocast, on other devices and in builds of torch without
     oneDNN nothing changes.
     """
 

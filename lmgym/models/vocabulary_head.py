@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from lmgym.models.distribution import Distribution
 from lmgym.models.logit_transform import IDENTITY, LogitTransform
 
-CHUNK = 512
+CHUNK = 256
 """Positions whose logits are in memory at the same time."""
 
 MASKED_LOGIT = -1e30

@@ -89,7 +89,7 @@ def serve_workload(work: Workload, threads: int, dtype: str, prompts_file: str) 
     config = ReinforceConfig(
         iterations=1,
         problems_per_iteration=work.problems,
-        group_size=work.group_size,
+        group_size=max(work.group_size, 2),  # a group of one has no advantage; rollouts take the size of the workload
         learning_rate=1e-6,
         schedule="constant",
         eval_problems=0,

@@ -14,6 +14,7 @@ from lmgym.engines.torch.fused_decoder import FusedDecoder, supports_fusion
 from lmgym.engines.torch.kv_cache import KVCache
 from lmgym.engines.torch.kv_cache_attention import DecodeAttention, NewTokens, PrefillAttention
 from lmgym.engines.torch.scheduler import Scheduler, shared_length
+from lmgym.models.allocator import release_freed_memory
 from lmgym.models.attention import PrefixRecorder
 from lmgym.models.language_model import LanguageModel
 
@@ -62,6 +63,7 @@ class TorchEngine(LocalEngine):
         else:
             self._decoder = self.model
         self._version = None
+        release_freed_memory()
 
     def _advance(self) -> None:
         """Schedules, computes the next token of every running slot, and samples where that was the last one."""
@@ -75,6 +77,7 @@ class TorchEngine(LocalEngine):
         """Takes over new weights; what the old ones computed for unfinished rows is computed again."""
         if self._version == self.model.version:
             return
+        release_freed_memory()
         if isinstance(self._decoder, FusedDecoder):
             self._decoder.pack()
         elif self._decoder is not self.model:

@@ -7,7 +7,7 @@ of their modules cost more than the products. Here a layer is
     └─────────────────────────────────────────────────┘└───────────────────────────────────────────────────┘
 
 Matrices in brackets read the same input, so they are one product. oneDNN reorders a weight once into blocks that its
-kernels read in order: with 1 to 64 rows that is 1.3 to 4 times as fast as `linear` (`python -m benchmarks.products`).
+kernels read in order, which is much faster than `linear` with few rows (`python -m benchmarks.products`).
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ class Product:
     @torch.no_grad()
     def pack(self) -> None:
         """Copies the current weights of its layers."""
+        self.release()
         bases = [base_linear(linear) for linear in self.linears]
         self.weight = torch.ops.mkldnn._reorder_linear_weight(
             _stack([b.weight for b in bases], self.dtype), PACKED_ROWS

@@ -139,6 +139,8 @@ class Scheduler:
         """Copies the slot of rows that now have different tokens; gives the rows that there is no slot for."""
         forks: list[tuple[int, list[Row]]] = []
         for slot in range(len(self.running)):
+            if len(self.running[slot]) == 1:
+                continue
             alike: dict[tuple[int, ...], list[Row]] = {}
             for row in self.running[slot]:
                 if not row.done:

@@ -1,0 +1,35 @@
+"""Freed memory stays with the process until it is released, which returns it to the system."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import torch
+from lmgym.models.allocator import keep_freed_memory, release_freed_memory
+
+def resident():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmRSS"))
+
+keep_freed_memory()
+held = [torch.ones(1 << 20) for _ in range(100)]  # 4 MB each
+between = [tensor.clone() for tensor in held[:10]]
+full = resident()
+del held
+kept = resident()
+release_freed_memory()
+print(full, kept, resident(), sum(float(tensor.sum()) for tensor in between) == 10 * (1 << 20))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the allocator is glibc's")
+def test_freed_memory_is_kept_until_it_is_released():
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    *kilobytes, unchanged = done.stdout.split()
+    full, kept, released = map(int, kilobytes)
+    assert kept > full - 50_000
+    assert released < full - 300_000
+    assert unchanged == "True"
