@@ -22,6 +22,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+SMALL_BLOCK = 2**17
+"""Scores per head below which a block's backward pass in float32 is faster than the kernel for 16-bit numbers."""
+
 QUERIES = 256
 """Queries whose scores the portable implementation holds at the same time."""
 
@@ -48,6 +51,8 @@ def attend_block_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of query, key and value; `gradient`, `out` and `lse` are those over all keys of the queries."""
     if query.device.type == "cpu":
+        if query.shape[2] * key.shape[1] < SMALL_BLOCK:
+            gradient, query, key, value, out = (each.float() for each in (gradient, query, key, value, out))
         keys, values = _of_every_head(key, query), _of_every_head(value, query)
         by_query, by_key, by_value = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             gradient, query, keys, values, out, lse, 0.0, causal, scale=scaling
