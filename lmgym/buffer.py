@@ -38,8 +38,8 @@ class Buffer:
     def __len__(self) -> int:
         return len(self.episodes)
 
-    def add(self, steps: Sequence[Step], iteration: int = 0) -> None:
-        """Appends each step to its episode; an episode that ends is stored and written to disk."""
+    def add(self, steps: Sequence[Step], iteration: int = 0) -> list[Episode]:
+        """Appends each step to its episode; stores the episodes that end, writes them to disk and returns them."""
         finished: list[Episode] = []
         for step in steps:
             history = self._open.setdefault(step.state.episode, [])
@@ -47,6 +47,7 @@ class Buffer:
             if step.done:
                 finished.append(Episode(tuple(self._open.pop(step.state.episode)), iteration))
         self.extend(finished)
+        return finished
 
     def extend(self, episodes: Iterable[Episode]) -> None:
         """Stores finished episodes and writes them to disk."""

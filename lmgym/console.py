@@ -11,6 +11,15 @@ results = Console(highlight=False)
 messages = Console(stderr=True, highlight=False)
 
 
+def in_words(seconds: float) -> str:
+    """A duration as `2h 05m`, `12m 30s` or `45s`."""
+    hours, rest = divmod(round(seconds), 3600)
+    minutes, seconds = divmod(rest, 60)
+    if hours:
+        return f"{hours}h {minutes:02d}m"
+    return f"{minutes}m {seconds:02d}s" if minutes else f"{seconds}s"
+
+
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
     """Silences the log and the progress bars of transformers, and restores its settings afterwards."""

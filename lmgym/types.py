@@ -47,6 +47,8 @@ class State:
     turn: int = 0
     tokens: tuple[int, ...] = ()
     """All ids of this episode up to the end of the last action; set by `VectorEnv`, ignored by environments."""
+    written: int = 0
+    """Number of tokens of all actions so far; set by `VectorEnv`."""
     episode: int = 0
     group: int = 0
     seed: int = 0

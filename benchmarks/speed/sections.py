@@ -20,7 +20,14 @@ STEPWISE = Workload(shots=5, new_tokens=96, turns=6)
 ITERATION = Workload(new_tokens=128, learns=True)
 FEW_SHOT_ITERATION = Workload(problems=4, shots=5, new_tokens=128, learns=True)
 SMALL_ITERATION = Workload(problems=4, new_tokens=64, learns=True)
-LARGE_ITERATION = Workload(shots=4, new_tokens=128, learns=True, has_reference=True, model="qwen2.5-coder-0.5b")
+LARGE_ITERATION = Workload(
+    shots=4,
+    new_tokens=128,
+    learns=True,
+    has_reference=True,
+    micro_batch_tokens=512,
+    model="qwen2.5-coder-0.5b",
+)
 CHAIN = Workload(problems=1, group_size=1, collects=False, learns=True, layers=4, micro_batch_tokens=1 << 20)
 """One episode, half of it sampled, with four layers: all of them do not fit into 24 GB in plain Transformers."""
 CHAIN_TOKENS = (500, 1000, 2000, 4000, 8000)

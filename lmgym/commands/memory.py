@@ -29,6 +29,7 @@ def expected_memory(
     episodes = max(algorithm.problems_per_iteration * algorithm.group_size, algorithm.eval_problems)
     shown = sum(len(example.prompt) + len(example.solution) for example in examples)
     sampled = policy.max_tokens * (getattr(env, "max_steps", 1) if policy.policy == "stepwise" else 1)
+    sampled = min(sampled, policy.max_episode_tokens or sampled)
     work = Workload(
         dtype=find_dtype(policy.dtype, device),
         micro_batch_tokens=algorithm.micro_batch_tokens,

@@ -51,7 +51,9 @@ def resume(
     check_trackers(after.run.track)
     newest_checkpoint(folder)
     config = {"algorithm": canonical_name(algorithm_name), **given}
-    algorithm, memory = build(find_algorithm(algorithm_name), after, lambda: Run(folder, config, after.run.track))
+    algorithm, memory = build(
+        find_algorithm(algorithm_name), after, lambda: Run(folder, config, after.run.track, after.run.minutes)
+    )
     algorithm.run.resume(algorithm)
     fill_buffer(algorithm, after.run.load_episodes)
     results.print(f"resuming {folder} after iteration {algorithm.iteration}", soft_wrap=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from lmgym.envs import Env, make
+from lmgym.envs import Env, make, takes_option
 from lmgym.envs.options import literal
 from lmgym.errors import UserError
 from lmgym.types import Problem
@@ -23,6 +23,11 @@ class TaskSettings:
     """Options of the environment as names and values: --env_options max_operations 3 difficulty 2"""
     reward: str = ""
     """Your own reward function as my_module:my_function(problem, answer) -> float."""
+
+    def on(self, env: str) -> TaskSettings:
+        """The same task on another environment, with those of the options that it has."""
+        kept = {name: value for name, value in self.env_options.items() if takes_option(env, name)}
+        return replace(self, env=env, env_options=kept)
 
     def make(self, split: str) -> Env:
         """The environment on one of its splits."""
@@ -52,6 +57,8 @@ class PolicySettings:
     states the answer format of the environment."""
     max_tokens: int = 32
     """Maximum tokens per action: per line with stepwise, per answer with chat; lines of GSM8K need about 80."""
+    max_episode_tokens: int = 0
+    """Maximum tokens of all actions of an episode together, which is truncated there; 0: no limit but --max_tokens."""
     temperature: float = 1.0
     """Sampling temperature in training; the learner scores tokens at the same temperature."""
     top_k: int = 0
@@ -90,4 +97,5 @@ class PolicySettings:
             top_k=self.top_k,
             top_p=self.top_p,
             calculator=self.calculator,
+            max_episode_tokens=self.max_episode_tokens,
         )

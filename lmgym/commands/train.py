@@ -50,8 +50,11 @@ class RunSettings:
     """Evaluate on another environment or file; by default on the test split of --env."""
     ref_model: str = ""
     """Reference model of the KL penalty; by default the initial model, or the base model of a LoRA adapter."""
+    minutes: float = 0.0
+    """Stop in time and save, so that this session of the run ends within so many minutes; continue with --resume."""
     load_episodes: str = ""
-    """Episodes to replay with --replay_episodes: the episodes.jsonl of an earlier run."""
+    """Episodes to replay with --replay_episodes, or to take success rates from with --curriculum: the episodes.jsonl of
+    an earlier run."""
 
 
 @dataclass
@@ -71,7 +74,9 @@ def train(algorithm_name: str, algorithm_class: type[RLAlgorithm], settings: Tra
     task, folder = settings.task, _folder(algorithm_name, settings)
     config = {"algorithm": canonical_name(algorithm_name), **flat_settings(settings), "out": str(folder)}
     with removed_on_error(folder):
-        algorithm, memory = build(algorithm_class, settings, lambda: Run(folder, config, settings.run.track))
+        algorithm, memory = build(
+            algorithm_class, settings, lambda: Run(folder, config, settings.run.track, settings.run.minutes)
+        )
         fill_buffer(algorithm, settings.run.load_episodes)
     model = algorithm.policy.model
     results.print(
@@ -110,7 +115,9 @@ def settings_from(config_class: type[RLConfig], flat: dict[str, Any]) -> TrainSe
 
 
 def report(algorithm: RLAlgorithm, folder: Path) -> None:
-    """Prints the evaluations before and after training, some answers, and commands to try next."""
+    """Prints the evaluations before and after training, some answers, and commands to try next, if the run is done."""
+    if algorithm.run.is_paused:
+        return
     evaluations = algorithm.evaluator.evaluations
     if len(evaluations) > 1:
         before, after = evaluations[min(evaluations)], evaluations[max(evaluations)]
@@ -163,7 +170,7 @@ def build(
     env = settings.task.make("train")
     eval_env = None
     if settings.algorithm.eval_problems:
-        other = replace(settings.task, env=settings.run.eval_env) if settings.run.eval_env else settings.task
+        other = settings.task.on(settings.run.eval_env) if settings.run.eval_env else settings.task
         eval_env = other.make("test")
     examples = few_shot_examples(env, settings.policy.shots)
     flags = settings.algorithm.settings()
@@ -198,8 +205,11 @@ def load_buffer(algorithm: RLAlgorithm, path: Path) -> None:
     episodes = list(read_episodes(path))
     if not episodes:
         raise UserError(f"{path} holds no episodes; give the episodes.jsonl of a run.")
-    if not algorithm.config.replay_episodes:
-        raise UserError(f"the episodes of {path} would not be used: say how many with --replay_episodes.")
+    if not (algorithm.config.replay_episodes or algorithm.config.curriculum):
+        raise UserError(
+            f"the episodes of {path} would not be used: say how many with --replay_episodes, or choose problems by "
+            "their success rates with --curriculum."
+        )
     capacity = algorithm.buffer.capacity
     if capacity is not None and len(episodes) > capacity:
         algorithm.run.warn(f"only the last {capacity} of the {len(episodes)} episodes of {path} are kept in memory.")
@@ -246,4 +256,5 @@ def flat_settings(settings: TrainSettings) -> dict[str, Any]:
     """Every setting by its flag's name, as config.json keeps them."""
     parts = (settings.task, settings.policy, settings.run)
     flat = {name: value for part in parts for name, value in asdict(part).items()}
+    del flat["minutes"]  # of a session, not of the run
     return flat | settings.algorithm.settings()

@@ -7,17 +7,20 @@ from lmgym.envs.gsm8k import GSM8K
 from lmgym.envs.math import MATH
 from lmgym.envs.math_env import MathEnv
 from lmgym.envs.procedural import SPLITS
-from lmgym.envs.registry import Registration, find, make, names, register, registrations
+from lmgym.envs.registry import Registration, find, make, names, register, registrations, takes_option
+from lmgym.envs.svamp import SVAMP
 from lmgym.envs.word_problems.problems import WordProblems, WordProblemsEnv
 
 register("arithmetic", ArithmeticEnv, "lmgym/Arithmetic-v0", splits=SPLITS)
 register("gsm8k", GSM8K, "lmgym/GSM8K-v0", splits=SPLITS)
 register("math", MATH, "lmgym/MATH-v0", splits=SPLITS)
+register("svamp", SVAMP, "lmgym/SVAMP-v0", splits=("test",))
 register("word-problems", WordProblemsEnv, "lmgym/WordProblems-v0", splits=SPLITS)
 
 __all__ = [
     "GSM8K",
     "MATH",
+    "SVAMP",
     "ArithmeticEnv",
     "ArithmeticProblems",
     "DatasetFile",
@@ -35,4 +38,5 @@ __all__ = [
     "names",
     "register",
     "registrations",
+    "takes_option",
 ]

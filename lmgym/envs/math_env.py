@@ -13,6 +13,12 @@ from lmgym.rewards.reward import Reward, checked_reward
 from lmgym.rewards.steps import StepReward
 from lmgym.types import Finish, Problem, State
 
+REPEATS = 3
+"""How often in a row a solution may write the same lines before it is cut off: a model that repeats itself goes on."""
+
+LONGEST_CYCLE = 4
+"""Number of lines up to which a repetition is looked for."""
+
 
 class MathEnv(Env):
     """A maths task; one action is one line of the solution (`stepwise`) or all of it."""
@@ -47,7 +53,8 @@ class MathEnv(Env):
     def respond(self, state: State, text: str, finish: Finish) -> Response:
         """Waits for the next line until the answer, the end of the turn or a limit, and then grades the solution.
 
-        An action that reaches its token budget truncates the episode, unless it already states the final answer.
+        An action that reaches its token budget truncates the episode, unless it already states the final answer, and so
+        do the same lines for the third time in a row.
         """
         solution = state.messages[-1]["content"]
         reward = 0.0
@@ -55,7 +62,8 @@ class MathEnv(Env):
             reward = checked_reward(self.step_reward(self.state, text, state), self.step_reward, state.problem)
         ended = finish == "eos" or (finish == "stop" and not self.stepwise)
         terminated = ended or self.answer_form.strict(solution) is not None
-        truncated = not terminated and (finish == "length" or state.turn >= self.max_steps)
+        is_stuck = finish == "length" or state.turn >= self.max_steps or repeats_itself(solution)
+        truncated = not terminated and is_stuck
         if not terminated and not truncated:
             return Response(reward=reward)
         reward += checked_reward(self.reward(state.problem, solution), self.reward, state.problem)
@@ -63,3 +71,10 @@ class MathEnv(Env):
         info = asdict(grade(self.answer_form, state.problem.answer, solution)) if is_graded else {}
         info |= {"final": True}  # the reward is that of the outcome, so a critic must not bootstrap on top of it
         return Response(reward=reward, terminated=terminated, truncated=truncated, info=info)
+
+
+def repeats_itself(solution: str) -> bool:
+    """Whether a solution ends in the same line, or the same few lines, `REPEATS` times in a row; no worked one does."""
+    lines = [line.strip() for line in solution.split("\n") if line.strip()]
+    sizes = range(1, min(LONGEST_CYCLE, len(lines) // REPEATS) + 1)
+    return any(lines[-size * REPEATS :] == lines[-size:] * REPEATS for size in sizes)

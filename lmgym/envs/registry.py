@@ -83,17 +83,10 @@ def make(name: str, split: str = "train", **options: Any) -> Env:
     that the module registers. A file has no splits; a user's class gets the split if its `__init__` takes one.
     """
     given = dict(options)
-    name = _after_import(name)
-    bare, _, named_split = name.partition(":")
-    if named_split and bare in _registrations:
-        name, split = bare, named_split
-    if name not in _registrations and _is_file_name(name):
-        from lmgym.envs.dataset_file import DatasetFile
-
-        registration = Registration(name, DatasetFile, "", "", ())
+    registration, named_split = _resolve(name)
+    name, split = registration.name, named_split or split
+    if _is_file(registration):
         options = {"path": name, **options}
-    else:
-        registration = find(name)
     if registration.splits and split not in registration.splits:
         raise UserError(f'{name} has no split "{split}": it has {", ".join(registration.splits)}.')
     unknown = [option for option in options if option not in registration.options]
@@ -110,6 +103,29 @@ def make(name: str, split: str = "train", **options: Any) -> Env:
     env = registration.factory(**options)
     env.made_from = MadeFrom(name, split, given)
     return env
+
+
+def takes_option(name: str, option: str) -> bool:
+    """Whether an environment, named as for `make`, has an option of this name."""
+    registration, _ = _resolve(name)
+    return option in registration.options or registration.takes_any_option
+
+
+def _resolve(name: str) -> tuple[Registration, str]:
+    """The registration of a name, a file or a user's class, and the split that the name carries, if any."""
+    name = _after_import(name)
+    bare, _, split = name.partition(":")
+    if split and bare in _registrations:
+        return _registrations[bare], split
+    if name not in _registrations and _is_file_name(name):
+        from lmgym.envs.dataset_file import DatasetFile
+
+        return Registration(name, DatasetFile, "", "", ()), ""
+    return find(name), ""
+
+
+def _is_file(registration: Registration) -> bool:
+    return registration.name not in _registrations and _is_file_name(registration.name)
 
 
 def _after_import(name: str) -> str:

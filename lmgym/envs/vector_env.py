@@ -48,6 +48,7 @@ class VectorEnv:
         next_state = replace(
             reached,
             tokens=action.prompt_ids + action.token_ids,
+            written=state.written + len(action.token_ids),
             episode=state.episode,
             group=state.group,
             seed=state.seed,

@@ -15,6 +15,8 @@ from lmgym.envs.env import Env
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.errors import UserError
 from lmgym.evaluation.contamination import Fingerprint, are_copies, fingerprint
+from lmgym.evaluation.grading import is_correct, is_correct_leniently, is_parsed
+from lmgym.evaluation.progress import EvaluationProgress
 from lmgym.evaluation.statistics import Mean, Proportion, mcnemar, mean_interval, paired_permutation, pass_at_k, wilson
 from lmgym.policies.policy import Policy
 from lmgym.rewards.final_answer import parse_number
@@ -64,6 +66,21 @@ class Evaluation:
         """The fingerprints of the problems, in order."""
         return [fingerprint(episode.problem) for episode in self.episodes[:: self.samples]]
 
+    @property
+    def solved_leniently(self) -> list[float]:
+        """For each problem the share of its samples whose answer is right in any form."""
+        return [float(np.mean([is_correct_leniently(episode) for episode in group])) for group in self.by_problem]
+
+    @property
+    def parsed(self) -> list[float]:
+        """For each problem the share of its samples that state an answer in the form that was asked for."""
+        return [float(np.mean([is_parsed(episode) for episode in group])) for group in self.by_problem]
+
+    @property
+    def by_problem(self) -> list[Sequence[Episode]]:
+        """The episodes of each problem."""
+        return [self.episodes[start : start + self.samples] for start in range(0, len(self.episodes), self.samples)]
+
     def metrics(self) -> dict[str, float]:
         """The metrics to track; those of a contaminated evaluation have the prefix `contaminated_`."""
         mark = "contaminated_" if self.contaminated else ""
@@ -95,6 +112,8 @@ class Evaluation:
             "temperature": self.temperature,
             "contaminated_problems": self.contaminated,
             "solved": list(self.solved),
+            "solved_leniently": self.solved_leniently,
+            "parsed": self.parsed,
             "rewards": list(self.rewards),
         }
 
@@ -108,15 +127,23 @@ def evaluate(
     temperature: float = 0.0,
     seed: int = 0,
     trained_on: Iterable[Fingerprint] = (),
+    progress: EvaluationProgress | None = None,
 ) -> Evaluation:
     """Rolls out every problem `samples` times, greedily by default, and grades; `trained_on` holds fingerprints."""
     if not indices or samples < 1:
         raise UserError(f"nothing to evaluate: {len(indices)} problems and {samples} samples were requested.")
-    return summarise(play(policy, env, indices, samples, temperature, seed), samples, temperature, trained_on)
+    episodes = play(policy, env, indices, samples, temperature, seed, progress)
+    return summarise(episodes, samples, temperature, trained_on)
 
 
 def play(
-    policy: Policy, env: Env, indices: Sequence[int], samples: int = 1, temperature: float | None = None, seed: int = 0
+    policy: Policy,
+    env: Env,
+    indices: Sequence[int],
+    samples: int = 1,
+    temperature: float | None = None,
+    seed: int = 0,
+    progress: EvaluationProgress | None = None,
 ) -> list[Episode]:
     """Rolls out every problem `samples` times; the episodes are in the order of the problems."""
     envs, buffer = VectorEnv(env), Buffer()
@@ -124,7 +151,9 @@ def play(
     while states:
         actions = policy.next_actions(states, temperature)
         steps = envs.step(actions)
-        buffer.add(steps)
+        finished = buffer.add(steps)
+        if progress is not None:
+            progress.add(finished)
         states = envs.states
     return buffer.of_iteration(0)
 
@@ -146,10 +175,8 @@ def summarise(
         samples=samples,
         temperature=temperature,
         strict=wilson(float(np.mean(solved)), count),
-        lenient=wilson(
-            float(np.mean([episode.info.get("lenient", is_correct(episode)) for episode in episodes])), count
-        ),
-        unparsed=float(np.mean([not episode.info.get("parsed", True) for episode in episodes])),
+        lenient=wilson(float(np.mean([is_correct_leniently(episode) for episode in episodes])), count),
+        unparsed=float(np.mean([not is_parsed(episode) for episode in episodes])),
         cut_off=float(np.mean([episode.cut_off for episode in episodes])),
         mean_length=float(np.mean([episode.length for episode in episodes])),
         reward=mean_interval(rewards),
@@ -162,11 +189,6 @@ def summarise(
     )
 
 
-def is_correct(episode: Episode) -> bool:
-    """Whether the environment graded it as correct; without a grade, whether its reward is at least 1."""
-    return bool(episode.info.get("correct", episode.reward >= 1))
-
-
 def paired_p_value(first: Evaluation, second: Evaluation) -> float:
     """The two-sided p-value of the difference between two evaluations of the same problems.
 
@@ -174,13 +196,22 @@ def paired_p_value(first: Evaluation, second: Evaluation) -> float:
     """
     if not (first.is_graded and second.is_graded):
         return reward_p_value(first, second)
-    pairs = list(zip(first.solved, second.solved, strict=True))
-    return mcnemar(sum(a > b for a, b in pairs), sum(b > a for a, b in pairs))
+    return _mcnemar(first.solved, second.solved)
+
+
+def lenient_p_value(first: Evaluation, second: Evaluation) -> float:
+    """The two-sided p-value of the difference in lenient accuracy, by McNemar's test."""
+    return _mcnemar(first.solved_leniently, second.solved_leniently)
 
 
 def reward_p_value(first: Evaluation, second: Evaluation) -> float:
     """The two-sided p-value of the difference in mean reward."""
     return paired_permutation(first.rewards, second.rewards)
+
+
+def _mcnemar(first: Sequence[float], second: Sequence[float]) -> float:
+    pairs = list(zip(first, second, strict=True))
+    return mcnemar(sum(a > b for a, b in pairs), sum(b > a for a, b in pairs))
 
 
 def _majority_is_right(group: Sequence[Episode]) -> bool:

@@ -8,6 +8,7 @@ from lmgym.envs.env import Env
 from lmgym.envs.procedural import ProceduralProblems
 from lmgym.evaluation.contamination import Fingerprint, fingerprint, held_out_indices, overlap
 from lmgym.evaluation.evaluation import Evaluation, evaluate
+from lmgym.evaluation.progress import EvaluationProgress
 from lmgym.policies.llm_policy import LLMPolicy
 
 
@@ -40,10 +41,12 @@ class Evaluator:
         is_scheduled = self.at_start if iteration == 0 else bool(self.every) and iteration % self.every == 0
         return is_scheduled and bool(self.indices) and iteration not in self.evaluations
 
-    def evaluate(self, iteration: int, trained_on: Iterable[Fingerprint]) -> Evaluation | None:
+    def evaluate(
+        self, iteration: int, trained_on: Iterable[Fingerprint], progress: EvaluationProgress | None = None
+    ) -> Evaluation | None:
         """Evaluates the current policy; None without held-out problems."""
         if self.env is None or not self.indices:
             return None
-        result = evaluate(self.policy, self.env, self.indices, seed=self.seed, trained_on=trained_on)
+        result = evaluate(self.policy, self.env, self.indices, seed=self.seed, trained_on=trained_on, progress=progress)
         self.evaluations[iteration] = result
         return result

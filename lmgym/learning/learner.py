@@ -15,7 +15,7 @@ from lmgym.learning.batch import Batch
 from lmgym.learning.schedules import Schedule, learning_rate_factor
 from lmgym.models.distribution import Distribution
 from lmgym.models.language_model import LanguageModel
-from lmgym.models.onednn_products import fast_products
+from lmgym.models.lean_layers import lean_layers
 from lmgym.models.token_scorer import Scores, TokenScorer, common_prefix
 
 Loss = Callable[[Scores, Batch], Tensor]
@@ -105,7 +105,7 @@ class Learner:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=False)
         logprobs, entropies, total_loss = [], [], 0.0
-        with fast_products(self.model):
+        with lean_layers(self.model):
             scorer = self._scorer(self.model, batch)
             for part in self._parts(batch, scorer):
                 scores = scorer.score(part.tokens, part.mask, part.lengths)
@@ -129,7 +129,7 @@ class Learner:
     @torch.no_grad()
     def observe(self, batch: Batch) -> Update:
         """The log-probabilities and entropies that an optimiser step would compute, without taking it."""
-        with fast_products(self.model):
+        with lean_layers(self.model):
             scorer = self._scorer(self.model, batch)
             scores = [scorer.score(part.tokens, part.mask, part.lengths) for part in self._parts(batch, scorer)]
         logprobs = torch.cat([each.logprobs for each in scores]).cpu()
@@ -139,7 +139,7 @@ class Learner:
     @torch.no_grad()
     def logprobs(self, model: LanguageModel, batch: Batch) -> Tensor:
         """Log-probabilities [episodes, length] of the batch under this model or another one."""
-        with fast_products(model):
+        with lean_layers(model):
             scorer = self._scorer(model, batch)
             parts = self._parts(batch, scorer)
             return torch.cat([scorer.score(part.tokens, part.mask, part.lengths).logprobs.cpu() for part in parts])

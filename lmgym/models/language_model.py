@@ -28,6 +28,9 @@ from lmgym.models.attention import (
 from lmgym.models.logit_transform import IDENTITY, LogitTransform
 from lmgym.models.lora import is_adapter, restore_adapter
 
+LLAMA_LIKE = {"llama", "mistral", "qwen2", "qwen3"}
+"""Architectures whose layers are norm, attention, norm, gated MLP; engine and learner have code of their own for it."""
+
 
 @dataclass
 class LanguageModel:

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from lmgym.models.distribution import Distribution
 from lmgym.models.logit_transform import IDENTITY, LogitTransform
+from lmgym.models.onednn_products import product
 
-CHUNK = 256
+CHUNK = 128
 """Positions whose logits are in memory at the same time."""
 
 MASKED_LOGIT = -1e30
@@ -85,7 +85,11 @@ class VocabularyHead(torch.autograd.Function):
             logprobs_gradient = torch.zeros(len(targets), device=states.device)
         learns_weight, learns_bias = ctx.needs_input_grad[1], bias is not None and ctx.needs_input_grad[2]
         states_gradient = torch.empty_like(states)
-        weight_gradient = torch.zeros_like(weight, dtype=torch.float32) if learns_weight else None
+        # Straight into `.grad` where there is one: a gradient of its own would be as large as the weight.
+        adds_to_grad = learns_weight and weight.grad is not None
+        weight_gradient = weight.grad if adds_to_grad else None
+        if learns_weight and not adds_to_grad:
+            weight_gradient = torch.zeros_like(weight, dtype=torch.float32)
         bias_gradient = torch.zeros_like(bias, dtype=torch.float32) if learns_bias else None
         for rows in reversed(_chunks(len(targets))):
             probabilities, ctx.last_probabilities = ctx.last_probabilities, None
@@ -104,13 +108,13 @@ class VocabularyHead(torch.autograd.Function):
                 by_logits.add_(by_entropy)
             by_products = by_logits.div_(ctx.distribution.divisor).mul_(slope)  # [CHUNK, vocabulary]
             compact = by_products.to(states.dtype)
-            states_gradient[rows] = F.linear(compact, weight.to(states.dtype).t())
+            states_gradient[rows] = product(compact, weight.t())
             if weight_gradient is not None:
                 weight_gradient.addmm_(compact.float().t(), states[rows].float())
             if bias_gradient is not None:
                 bias_gradient += by_products.sum(dim=0)
         if weight_gradient is not None:
-            weight_gradient = weight_gradient.to(weight.dtype)
+            weight_gradient = None if adds_to_grad else weight_gradient.to(weight.dtype)
         return states_gradient, weight_gradient, bias_gradient, None, None, None
 
 
@@ -123,8 +127,7 @@ def _entropy_gradient(probabilities: Tensor) -> Tensor:
 
 def _products(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x = h Wᵀ + b [positions, vocabulary], multiplied in the dtype of the states, as the sampler does."""
-    bias = None if bias is None else bias.to(states.dtype)
-    return F.linear(states, weight.to(states.dtype), bias).float()
+    return product(states, weight, bias).float()
 
 
 def _chunks(count: int) -> list[slice]:

@@ -30,12 +30,14 @@ class ChatPolicy(LLMPolicy):
         top_k: int = 0,
         top_p: float = 1.0,
         engine: Engine | None = None,
+        max_episode_tokens: int = 0,
     ) -> None:
         super().__init__(
             load_model(model) if isinstance(model, str) else model,
             system_prompt=load_system_prompt("chat") if system_prompt is None else system_prompt,
             examples=examples,
             max_tokens=max_tokens,
+            max_episode_tokens=max_episode_tokens,
             distribution=Distribution(temperature, top_k, top_p),
             calculator=calculator,
             engine=engine,

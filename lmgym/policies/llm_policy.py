@@ -39,17 +39,21 @@ class LLMPolicy(Policy):
         system_prompt: str,
         examples: Sequence[Problem],
         max_tokens: int,
+        max_episode_tokens: int,
         distribution: Distribution,
         calculator: bool,
         engine: Engine | None,
     ) -> None:
         if max_tokens < 1:
             raise UserError(f"--max_tokens is {max_tokens}: an action needs at least 1.")
+        if max_episode_tokens < 0:
+            raise UserError(f"--max_episode_tokens is {max_episode_tokens}: give 0 for no limit, or a number above.")
         distribution.check()
         self.model = model
         self.system_prompt = system_prompt
         self.examples = tuple(examples)
         self.max_tokens = max_tokens
+        self.max_episode_tokens = max_episode_tokens
         self.distribution = distribution
         self.calculator = calculator
         self.engine = engine or _engine_for(model)
@@ -80,7 +84,7 @@ class LLMPolicy(Policy):
         )
         begun = [self._begin(state, distribution) for state in new_states.values()]
         full = [partial for partial in begun if partial.left <= 0]
-        if full:  # the context is full: nothing can be sampled
+        if full:  # the context is full or the episode has no tokens left: nothing can be sampled
             return [(partial.state, self._action(partial, "length")) for partial in full]
         self._submit(begun)
         ready: list[tuple[State, Action]] = []
@@ -95,6 +99,8 @@ class LLMPolicy(Policy):
     def _begin(self, state: State, distribution: Distribution) -> PartialAction:
         prompt = self.prompt_ids(state)
         budget = min(self.max_tokens, self.model.context_length - len(prompt))
+        if self.max_episode_tokens:
+            budget = min(budget, self.max_episode_tokens - state.written)
         return PartialAction(state, prompt, budget, distribution, self.model.version)
 
     def _submit(self, partials: Sequence[PartialAction]) -> None:
@@ -121,10 +127,12 @@ class LLMPolicy(Policy):
         for request_id in request_ids:
             del self._pending[request_id]
 
-    def max_episode_tokens(self, env: Env) -> int:
-        """Maximum tokens of an episode: per action, times the lines of a step-wise episode; at most the context."""
+    def longest_episode(self, env: Env) -> int:
+        """Maximum tokens of an episode: per action, times the lines of a step-wise episode; at most its own limit and
+        the context."""
         lines = int(getattr(env, "max_steps", 1)) if self.writes_lines and getattr(env, "stepwise", True) else 1
-        return min(self.max_tokens * lines, self.model.context_length)
+        longest = min(self.max_tokens * lines, self.model.context_length)
+        return min(longest, self.max_episode_tokens or longest)
 
     def release_cache(self) -> None:
         """Frees the KV cache of the engine."""

@@ -29,6 +29,7 @@ def policy_for(
     top_p: float = 1.0,
     calculator: bool = True,
     engine: Engine | None = None,
+    max_episode_tokens: int = 0,
 ) -> FewShotLLMStepwiseMathPolicy | ChatPolicy:
     """Builds a policy whose prompt has worked examples and states the answer format of `env`.
 
@@ -38,4 +39,4 @@ def policy_for(
     kind = FewShotLLMStepwiseMathPolicy if policy == "stepwise" else ChatPolicy
     shown = few_shot_examples(env, shots) if examples is None else examples
     prompt = default_system_prompt(env, policy == "stepwise") if system_prompt is None else system_prompt
-    return kind(model, shown, prompt, max_tokens, temperature, calculator, top_k, top_p, engine)
+    return kind(model, shown, prompt, max_tokens, temperature, calculator, top_k, top_p, engine, max_episode_tokens)

@@ -33,6 +33,7 @@ FIXED = {
     "shots": "the prompt",
     "system_prompt": "the prompt",
     "max_tokens": "the policy",
+    "max_episode_tokens": "the policy",
     "temperature": "the policy",
     "top_k": "the policy",
     "top_p": "the policy",

@@ -80,6 +80,7 @@ def _policy(algorithm: Training) -> dict[str, Any]:
         "shots": shots if are_drawn else None,
         "system_prompt": None if policy.system_prompt == default else TEXT + policy.system_prompt,
         "max_tokens": policy.max_tokens,
+        "max_episode_tokens": policy.max_episode_tokens,
         **asdict(policy.distribution),
         "calculator": policy.calculator,
     }

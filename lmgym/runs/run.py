@@ -6,6 +6,7 @@ import contextlib
 import json
 import signal
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from lmgym import __version__
 from lmgym.assets.storage import staged_folder, write_text, writing_to
 from lmgym.buffer import Buffer, append_episodes, read_episodes
-from lmgym.console import messages
+from lmgym.console import in_words, messages
 from lmgym.errors import UserError
 from lmgym.evaluation.evaluation import Evaluation, paired_p_value, summarise
+from lmgym.evaluation.progress import EvaluationProgress
 from lmgym.runs.changes import resumed_config
 from lmgym.runs.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from lmgym.runs.model_card import model_card
@@ -26,6 +28,7 @@ from lmgym.runs.old_names import check_old_run
 from lmgym.runs.plotting import plot_learning_curve
 from lmgym.runs.record import run_settings
 from lmgym.runs.tables import evaluation_line, header, iteration_line
+from lmgym.runs.time_budget import TimeBudget
 from lmgym.runs.tracking import Sink, check_trackers, make_sinks
 from lmgym.runs.training import Training
 
@@ -37,13 +40,22 @@ class Run:
     """Without a folder it only prints; with one it also stores everything there."""
 
     def __init__(
-        self, folder: Path | str | None = None, config: Mapping[str, Any] | None = None, trackers: Sequence[str] = ()
+        self,
+        folder: Path | str | None = None,
+        config: Mapping[str, Any] | None = None,
+        trackers: Sequence[str] = (),
+        minutes: float = 0.0,
     ) -> None:
+        """With `minutes` above 0 the loop stops in time and can be resumed."""
+        self.time = TimeBudget(minutes)
         self.folder = folder = Path(folder) if folder is not None else None
         self.config = dict(config or {})
         self.trackers = list(trackers)
         self.sinks: list[Sink] = []
         self._progress: Progress | None = None
+        self.is_paused = False
+        """Whether the last session stopped before the end of the run, because it was out of time."""
+        self._iterations = 0
         self._lines = 0
         self._holds_other_run = folder is not None and (folder / "metrics.jsonl").exists()
         if folder is None:
@@ -81,11 +93,12 @@ class Run:
         """Shows progress while the loop runs; on Ctrl-C saves a checkpoint, prints how to resume, and re-raises."""
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         progress = Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=messages, transient=True)
-        total = algorithm.config.iterations
+        self._iterations = total = algorithm.config.iterations
         if self.folder is None:
             messages.print("this run is not saved: pass run=Run(folder) to the algorithm to save it.")
         self.record(algorithm)
         self._holds_other_run = False
+        self.time.begin()
         try:
             with progress, self._writing():
                 self._progress = progress
@@ -97,7 +110,8 @@ class Run:
         except KeyboardInterrupt:
             self._progress = None
             algorithm.buffer.drop_unfinished()
-            self._save_interrupted(algorithm)
+            messages.print("interrupted: saving …")
+            self._save_to_resume(algorithm)
             raise
         finally:
             self._progress = None
@@ -113,7 +127,9 @@ class Run:
         if self._lines % 20 == 0:
             messages.print(header(), style="bold", soft_wrap=True)
         self._lines += 1
-        messages.print(iteration_line(iteration, metrics), soft_wrap=True)
+        self.time.iterated()
+        left = self.time.seconds_left(max(0, self._iterations - iteration))
+        messages.print(iteration_line(iteration, metrics, in_words(left or 0.0)), soft_wrap=True)
         if metrics.get("logprob_diff", 0.0) > LARGE_LOGPROB_DIFF:
             self.warn(
                 f"the log-probs of sampler and learner differ by {metrics['logprob_diff']:.3f} per token: the gradient "
@@ -139,14 +155,12 @@ class Run:
         messages.print(f"{iteration:6d} {evaluation_line(evaluation)}", style="cyan", soft_wrap=True)
 
     @contextlib.contextmanager
-    def busy(self, what: str) -> Iterator[None]:
-        """Shows what the run is doing between iterations."""
-        if self._progress is None:
-            yield
-            return
-        self._progress.update(self._task, description=what)
-        yield
-        self._progress.update(self._task, description="training")
+    def evaluating(self, problems: int) -> Iterator[EvaluationProgress]:
+        """Shows the progress of an evaluation, and measures its time."""
+        started = time.monotonic()
+        with EvaluationProgress(problems, bars=self._progress) as progress:
+            yield progress
+        self.time.evaluated(time.monotonic() - started)
 
     def warn(self, text: str) -> None:
         """Prints a warning."""
@@ -155,9 +169,36 @@ class Run:
     def save_checkpoint(self, algorithm: Training) -> None:
         """Writes a checkpoint to resume from."""
         if self.folder is not None:
+            started = time.monotonic()
             with uninterrupted(), self._writing():
                 (self.folder / "checkpoints").mkdir(exist_ok=True)
                 save_checkpoint(self.folder / "checkpoints", algorithm)
+            self.time.saved(time.monotonic() - started)
+
+    def save_if_due(self, algorithm: Training) -> None:
+        """Writes a checkpoint after the iterations of --save_every or the minutes of --save_minutes."""
+        every, minutes = algorithm.config.save_every, algorithm.config.save_minutes
+        by_iterations = bool(every) and algorithm.iteration % every == 0
+        if by_iterations or (minutes and self.time.minutes_since_save() >= minutes):
+            self.save_checkpoint(algorithm)
+
+    def is_out_of_time(self, algorithm: Training) -> bool:
+        """Whether the next iteration might not end within the minutes of this session."""
+        done, evaluator = algorithm.iteration, algorithm.evaluator
+        has_evaluation = evaluator.is_due(done) or (bool(evaluator.indices) and done + 1 == algorithm.config.iterations)
+        return self.time.is_over(has_evaluation)
+
+    def pause(self, algorithm: Training) -> None:
+        """Ends a session that is out of time: saves a checkpoint and prints how to resume."""
+        self.is_paused = True
+        done, total = algorithm.iteration, algorithm.config.iterations
+        left = in_words(self.time.seconds_left(total - done) or 0.0)
+        messages.print(
+            f"stopping after iteration {done} of {total}, because the next one might not end within "
+            f"{self.time.minutes:g} minutes; the rest takes about {left}.",
+            soft_wrap=True,
+        )
+        self._save_to_resume(algorithm)
 
     def resume(self, algorithm: Training) -> None:
         """Resumes from the newest checkpoint, in an algorithm built with the run's initial model.
@@ -230,10 +271,9 @@ class Run:
             results["paired_p_value"] = paired_p_value(first, last)
         return results
 
-    def _save_interrupted(self, algorithm: Training) -> None:
+    def _save_to_resume(self, algorithm: Training) -> None:
         if self.folder is None:
             return
-        messages.print("interrupted: saving …")
         self.save_checkpoint(algorithm)
         messages.print(
             f"saved after iteration {algorithm.iteration}; resume with: lmgym train --resume {self.folder}",

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lmgym.console import results
-from lmgym.evaluation.evaluation import Evaluation, paired_p_value, reward_p_value
+from lmgym.evaluation.evaluation import Evaluation, lenient_p_value, paired_p_value, reward_p_value
 
 COLUMNS = {
     "reward": ("reward", "{:.3f}"),
@@ -25,13 +25,13 @@ COLUMNS = {
 
 def header() -> str:
     """The headings of the iteration lines."""
-    return "  iter " + " ".join(f"{heading:>9}" for heading, _ in COLUMNS.values())
+    return "  iter " + " ".join(f"{heading:>9}" for heading in (*(heading for heading, _ in COLUMNS.values()), "left"))
 
 
-def iteration_line(iteration: int, metrics: Mapping[str, float]) -> str:
-    """One iteration in one line; a missing metric is a dash."""
+def iteration_line(iteration: int, metrics: Mapping[str, float], left: str) -> str:
+    """One iteration in one line, with the time that the others take; a missing metric is a dash."""
     cells = [form.format(metrics[name]) if name in metrics else "–" for name, (_, form) in COLUMNS.items()]
-    return f"{iteration:6d} " + " ".join(f"{cell:>9}" for cell in cells)
+    return f"{iteration:6d} " + " ".join(f"{cell:>9}" for cell in (*cells, left))
 
 
 def evaluation_line(evaluation: Evaluation) -> str:
@@ -79,8 +79,23 @@ def difference_line(before: Evaluation, after: Evaluation) -> str:
         return reward
     points = 100 * (after.strict.value - before.strict.value)
     p_value = paired_p_value(before, after)
-    line = f"strict accuracy {points:+.1f} points; paired exact McNemar test on the same problems: p = {p_value:.2g}"
-    return f"{line}\n{reward}" if before.has_own_reward or after.has_own_reward else line
+    lines = [f"strict accuracy {points:+.1f} points; paired exact McNemar test on the same problems: p = {p_value:.2g}"]
+    lines += _beyond_the_form(before, after)
+    lines += [reward] if before.has_own_reward or after.has_own_reward else []
+    return "\n".join(lines)
+
+
+def _beyond_the_form(before: Evaluation, after: Evaluation) -> list[str]:
+    """What says whether more than the form of the answer was learnt, where answers are also graded leniently."""
+    if not any("lenient" in episode.info for episode in before.episodes):
+        return []
+    points = 100 * (after.lenient.value - before.lenient.value)
+    lines = [f"lenient accuracy {points:+.1f} points: p = {lenient_p_value(before, after):.2g}"]
+    parsed = [index for index, share in enumerate(before.parsed) if share == 1]
+    if parsed and before.unparsed:
+        was, now = (100 * sum(row.solved[index] for index in parsed) / len(parsed) for row in (before, after))
+        lines.append(f"of the {len(parsed)} problems whose answer was parsed before: strict {was:.1f} % → {now:.1f} %")
+    return lines
 
 
 def show_answers(before: Evaluation, after: Evaluation, count: int = 3) -> None:

@@ -34,6 +34,8 @@ class TrainingConfig(Protocol):
     problems_per_iteration: int
     group_size: int
     learning_rate: float
+    save_every: int
+    save_minutes: float
     seed: int
 
     def settings(self) -> dict[str, Any]:

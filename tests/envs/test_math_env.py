@@ -59,6 +59,20 @@ def test_math_checks_itself(split, size, stepwise):
     check_itself(env, range(size))
 
 
+@pytest.mark.network
+@pytest.mark.parametrize("stepwise", [True, False])
+def test_svamp_checks_itself(stepwise):
+    env = lmgym.make("svamp", split="test", stepwise=stepwise)
+    assert len(env.problems) == len({problem.id for problem in env.problems}) == 1000
+    check_itself(env, range(1000))
+    first = env.problems[0]
+    assert first.answer == "145"
+    assert first.prompt.endswith("organized into 93 groups. How big is each group of bananas?")
+    assert max(int(problem.answer) for problem in env.problems) == 22_090_603  # no exponents
+    with pytest.raises(UserError, match='svamp has no split "train"'):
+        lmgym.make("svamp")
+
+
 @pytest.mark.parametrize("stepwise", [True, False])
 @pytest.mark.parametrize("difficulty", [1, 2, 3, 4, 5])
 def test_word_problems_check_themselves(difficulty, stepwise):
@@ -172,10 +186,42 @@ def test_an_action_cut_off_by_its_budget_is_graded_as_it_stands():
     assert env.step(Action("abc", finish="length"))[1:4] == (3.0, False, True)
 
 
+@pytest.mark.parametrize(
+    ("lines", "steps"),
+    [
+        (["Hm.", "Hm.", "Hm.", "Hm."], 3),
+        (["1+1=2", "So 2.", "1+1=2", "So 2.", "1+1=2", "So 2.", "Hm."], 6),
+        (["1+1=2", "So 2.", "1+1=2", "Hm.", "1+1=2", "So 2.", "1+1=2"], 7),
+        (["Hm.", "", "Hm.", "", "", "Hm.", ""], 6),
+        (["Hm.", "", "So", "", "Then", "", "Now", ""], 8),
+        (["1+1=2", " 1+1=2", "2+1=3", "3+1=4", "4+1=5"], 5),
+    ],
+)
+def test_a_solution_that_repeats_itself_three_times_is_cut_off_there(lines, steps):
+    env = MathEnv([PROBLEM], max_steps=len(lines) + 1)
+    env.reset()
+    written = 0
+    for line in lines:
+        written += 1
+        _, reward, terminated, truncated, _ = env.step(f"{line}\n")
+        assert (reward, terminated) == (0.0, False)
+        if truncated:
+            break
+    assert (written, truncated) == (steps, steps < len(lines))
+
+
+def test_the_answer_counts_even_if_it_repeats_a_line():
+    env = MathEnv([PROBLEM])
+    env.reset()
+    for _ in range(2):
+        env.step("The answer is: unknown")
+    assert env.step("The answer is: 5")[1:4] == (1.0, True, False)
+
+
 def test_running_out_of_steps_truncates_with_nothing():
     env = MathEnv([PROBLEM], max_steps=3)
     env.reset()
-    results = [env.step("Let me think.") for _ in range(3)]
+    results = [env.step(f"Let me think {once}.") for once in ("once", "twice", "again")]
     assert [(reward, terminated, truncated) for _, reward, terminated, truncated, _ in results] == [
         (0.0, False, False),
         (0.0, False, False),
@@ -196,7 +242,8 @@ def test_both_ways_of_acting_agree_on_any_text():
     for form in (None, BoxedAnswer()):
         stepwise, whole = (MathEnv([PROBLEM], form, stepwise=way, max_steps=50) for way in (True, False))
         for _ in range(300):
-            text = "\n".join(generator.choices(lines, k=generator.randint(1, 8)))
+            # Nothing three times in a row: that is where a solution that is written line by line is cut off.
+            text = "\n".join(generator.sample(lines * 2, k=generator.randint(1, 8)))
             reward, state, _, _ = play(stepwise, 0, text, Action("", finish="eos"))
             # The first answer ends the episode line by line; a later box of a whole text would be the one that counts.
             said = state.messages[-1]["content"] if form else text

@@ -248,7 +248,22 @@ def test_a_reward_of_ones_own_stands_beside_the_accuracy():
     assert first.startswith("strict accuracy +50.0 points; paired exact McNemar test")
     assert second.startswith("mean reward +0.225; paired permutation test")
     plain = evaluate(ScriptedPolicy(gold_line), env(), range(4))
-    assert "\n" not in difference_line(plain, plain)  # the reward is the accuracy: one test says it
+    assert "reward" not in difference_line(plain, plain)  # the reward is the accuracy: one test says it
+
+
+def test_the_difference_says_what_is_more_than_form():
+    def script(replies: dict[int, str]) -> ScriptedPolicy:
+        return ScriptedPolicy(lambda state: Action(replies[number(state)].format(state.problem.answer), finish="eos"))
+
+    right, wrong, informal = "The answer is: {}", "The answer is: -1", "It must be {}"
+    before = evaluate(script({0: right, 1: wrong, 2: informal, 3: informal, 4: "Hm."}), env(), range(5))
+    after = evaluate(script({0: right, 1: right, 2: right, 3: right, 4: wrong}), env(), range(5))
+    assert (before.parsed, before.solved_leniently) == ([1, 1, 0, 0, 0], [1, 0, 1, 1, 0])
+    strict, lenient, parsed = difference_line(before, after).split("\n")
+    assert strict.startswith("strict accuracy +60.0 points")
+    assert lenient.startswith("lenient accuracy +20.0 points: p = 1")
+    assert parsed == "of the 2 problems whose answer was parsed before: strict 50.0 % → 100.0 %"
+    assert after.to_json()["parsed"] == [1.0] * 5
 
 
 @pytest.mark.parametrize("graded", [True, False])

@@ -22,11 +22,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lmgym.models.attention import AttentionBackend
-from lmgym.models.language_model import LanguageModel, base_network
+from lmgym.models.language_model import LLAMA_LIKE, LanguageModel, base_network
 from lmgym.models.lora import base_linear, low_rank_factors
-
-FUSED_MODEL_TYPES = {"llama", "mistral", "qwen2", "qwen3"}
-"""Architectures whose layers are those of the module docstring."""
 
 PACKED_ROWS = 64
 """Number of rows that oneDNN chooses its blocks for; they are as fast as any others with 1 to 512 rows."""
@@ -34,7 +31,7 @@ PACKED_ROWS = 64
 
 def supports_fusion(model: LanguageModel) -> bool:
     """Whether `FusedDecoder` can compute this model: its architecture, its layers and this build of torch."""
-    if model.network.config.model_type not in FUSED_MODEL_TYPES or model.device.type != "cpu":
+    if model.network.config.model_type not in LLAMA_LIKE or model.device.type != "cpu":
         return False
     linears = [linear for layer in FusedDecoder(model).products for linear in layer.linears]
     return all(low_rank_factors(linear) is not None for linear in linears) and _can_pack(model.dtype)

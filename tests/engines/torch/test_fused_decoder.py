@@ -9,7 +9,7 @@ from hand_made import shake_adapter
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from lmgym.engines.torch.engine import TorchEngine
-from lmgym.engines.torch.fused_decoder import FUSED_MODEL_TYPES, FusedDecoder, supports_fusion
+from lmgym.engines.torch.fused_decoder import LLAMA_LIKE, FusedDecoder, supports_fusion
 from lmgym.models.attention import PrefixRecorder
 from lmgym.models.language_model import LanguageModel
 from lmgym.models.loading import wrap_network
@@ -50,7 +50,7 @@ def difference(model: LanguageModel) -> float:
     return float((found - expected).detach().abs().max())
 
 
-@pytest.mark.parametrize("model_type", sorted(FUSED_MODEL_TYPES))
+@pytest.mark.parametrize("model_type", sorted(LLAMA_LIKE))
 @pytest.mark.parametrize("settings", [{}, {"attention_bias": True, "mlp_bias": True, "hidden_act": "gelu"}])
 def test_log_probs_are_those_of_the_network(model_type, settings):
     model = model_of(model_type, **settings)

@@ -1,0 +1,47 @@
+"""The recipes: a model, how it is prompted, and the trainings that follow each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TASK = ("--env", "gsm8k", "--env_options", "hold_out_validation", "True")
+VALIDATION = ("--eval_env", "gsm8k:validation", "--eval_problems", "200")
+"""Settings were chosen on validation problems, which no run trains on; test problems are for the final table."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """One run of `lmgym train`, which starts from the model of the training before it, or from the recipe's."""
+
+    name: str
+    algorithm: str
+    flags: tuple[str, ...]
+    start: str = ""
+    """The training whose model it starts from; by default the recipe's own model."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A model, the flags of its policy, and its trainings."""
+
+    model: str
+    policy: tuple[str, ...]
+    trainings: tuple[Training, ...]
+
+
+def _flags(**settings: object) -> tuple[str, ...]:
+    return tuple(part for name, value in settings.items() for part in (f"--{name}", str(value)))
+
+
+SMALL_RL = _flags(iterations=30, problems_per_iteration=32, group_size=8, learning_rate=2e-5, evaluate_every=10)
+
+SMALL = Recipe(
+    model="smollm2-135m",
+    policy=_flags(shots=0, max_tokens=80, max_episode_tokens=300),
+    trainings=(
+        Training("sft", "sft", _flags(iterations=109, problems_per_iteration=64, learning_rate=2e-4, warmup_steps=5)),
+        *(Training(f"rl-seed{seed}", "rloo", (*SMALL_RL, *_flags(seed=seed)), start="sft") for seed in (0, 1)),
+    ),
+)
+
+RECIPES = {"small": SMALL}
