@@ -11,7 +11,7 @@ results = Console(highlight=False)
 messages = Console(stderr=True, highlight=False)
 
 
-def in_words(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A duration as `2h 05m`, `12m 30s` or `45s`."""
     hours, rest = divmod(round(seconds), 3600)
     minutes, seconds = divmod(rest, 60)

@@ -34,6 +34,7 @@ def expected_memory(
         dtype=find_dtype(policy.dtype, device),
         micro_batch_tokens=algorithm.micro_batch_tokens,
         recompute_activations=algorithm.recompute_activations,
+        on_cpu=device.type == "cpu",
         lora_rank=policy.lora_rank,
         critic=algorithm.settings().get("critic") == "model",
         rows=min(ROWS, episodes),

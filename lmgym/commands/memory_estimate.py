@@ -16,6 +16,7 @@ from lmgym.engines.torch.engine import MEMORY_SHARE
 from lmgym.engines.torch.kv_cache import rounded_capacity
 from lmgym.errors import UserError
 from lmgym.models.attention import supports_prefix_sharing
+from lmgym.models.language_model import LLAMA_LIKE
 from lmgym.models.lora import adapter_rank, find_base, is_adapter
 from lmgym.models.vocabulary_head import CHUNK as VOCABULARY_CHUNK
 
@@ -24,6 +25,9 @@ GIGABYTE = 1e9
 
 CERTAIN_SHARE = 0.5
 """The share of the activations that is certainly needed: they are estimated, everything else is exact."""
+
+HEAP_SHARE = 1.5
+"""The heap while learning, relative to the activations: it also has temporary tensors, and gaps between all of them."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,8 @@ class ModelShape:
     vocabulary: int
     shares: bool
     """Whether the engine has a KV cache, and decodes with a copy of the weights."""
+    is_lean: bool = False
+    """Whether the learner has layers for it, on a CPU, that keep less for the backward pass (lean_layers.py)."""
 
     @classmethod
     def of(cls, config: PretrainedConfig) -> ModelShape:
@@ -64,6 +70,7 @@ class ModelShape:
             key_size=_key_size(text) if supports_prefix_sharing(config) else text.hidden_size,
             vocabulary=vocabulary,
             shares=supports_prefix_sharing(config),
+            is_lean=config.model_type in LLAMA_LIKE,
         )
 
 
@@ -75,6 +82,7 @@ class Workload:
     """Compute type."""
     micro_batch_tokens: int
     recompute_activations: bool = False
+    on_cpu: bool = True
     lora_rank: int = 0
     """0 trains all weights."""
     reference_parameters: int = 0
@@ -110,7 +118,7 @@ class MemoryEstimate:
     @property
     def total(self) -> int:
         """The peak: the engine's weights and KV cache are freed before the learner's activations are allocated."""
-        return self.permanent + max(self.engine + self.kv_cache, self.activations)
+        return self.permanent + max(self.engine + self.kv_cache, int(HEAP_SHARE * self.activations))
 
     @property
     def certain(self) -> int:
@@ -144,17 +152,19 @@ def estimate_memory(shape: ModelShape, work: Workload, free: int | None = None) 
 
 def _activations(shape: ModelShape, work: Workload) -> int:
     """The activations that a forward pass saves for the gradient, fitted to what autograd saves for a Llama."""
-    computed = work.dtype.itemsize
+    computed, is_lean = work.dtype.itemsize, shape.is_lean and work.on_cpu
     batch = max(work.micro_batch_tokens, work.row_tokens)
-    # Norms are computed in float32; projections, rotary embeddings and four products of the gated MLP in `dtype`.
-    layer = 4 * FLOAT32 * shape.hidden_size
-    layer += computed * (4 * shape.hidden_size + 4 * shape.intermediate_size + 2 * shape.key_size)
+    # Norms are computed in float32; projections, rotary embeddings and the gated MLP in `dtype`.
+    norms, products = (2, 2 if not work.lora_rank else 4) if is_lean else (4, 4)
+    layer = norms * FLOAT32 * shape.hidden_size
+    layer += computed * (4 * shape.hidden_size + products * shape.intermediate_size + 2 * shape.key_size)
     states = FLOAT32 * shape.hidden_size
     tokens = batch + work.shared_tokens
     kept = tokens * (shape.layers * states + layer if work.recompute_activations else shape.layers * layer)
-    cast = computed * (shape.parameters - shape.embedding_parameters) if work.dtype != torch.float32 else 0
+    is_cast = work.dtype != torch.float32 and not is_lean
+    cast = computed * (shape.parameters - shape.embedding_parameters) if is_cast else 0
     logits = 3 * FLOAT32 * min(batch, VOCABULARY_CHUNK) * shape.vocabulary
-    head = 2 * FLOAT32 * shape.embedding_parameters if not work.lora_rank else 0
+    head = FLOAT32 * shape.embedding_parameters if not (work.lora_rank or is_lean) else 0
     return kept + 4 * tokens * states + cast + logits + head
 
 

@@ -9,7 +9,7 @@ from typing import Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from lmgym.console import in_words, messages
+from lmgym.console import format_duration, messages
 from lmgym.evaluation.grading import is_correct
 from lmgym.evaluation.statistics import wilson
 from lmgym.types import Episode
@@ -67,5 +67,6 @@ class EvaluationProgress:
             left = (now - self._started) / self.done * (self.episodes - self.done)
             done, problems = self.done // self.samples, self.episodes // self.samples
             messages.print(
-                f"evaluating: {done} of {problems} problems, {accuracy}, about {in_words(left)} left", soft_wrap=True
+                f"evaluating: {done} of {problems} problems, {accuracy}, about {format_duration(left)} left",
+                soft_wrap=True,
             )

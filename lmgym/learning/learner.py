@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
 from lmgym.learning.schedules import Schedule, learning_rate_factor
+from lmgym.models.allocator import release_freed_memory
 from lmgym.models.distribution import Distribution
 from lmgym.models.language_model import LanguageModel
 from lmgym.models.lean_layers import lean_layers
@@ -105,6 +106,7 @@ class Learner:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=False)
         logprobs, entropies, total_loss = [], [], 0.0
+        release_freed_memory()
         with lean_layers(self.model):
             scorer = self._scorer(self.model, batch)
             for part in self._parts(batch, scorer):
@@ -114,6 +116,7 @@ class Learner:
                 total_loss += part_loss.item()
                 logprobs.append(scores.logprobs.detach().cpu())
                 entropies.append(scores.entropies.detach().cpu())
+                release_freed_memory()  # or each pass would add the gaps between its tensors to those of the others
             scorer.backward_prefix()
         norm = torch.nn.utils.clip_grad_norm_(self.parameters().values(), self.settings.max_gradient_norm)
         if norm.isfinite():

@@ -81,7 +81,7 @@ def _norm(self: Any, states: Tensor) -> Tensor:
 
 
 def _embedding(self: nn.Embedding, tokens: Tensor) -> Tensor:
-    return _Embedding.apply(tokens, self.weight)
+    return _Embedding.apply(tokens, self.weight, self.padding_idx)
 
 
 def _compute_dtype(states: Tensor) -> torch.dtype:
@@ -164,21 +164,26 @@ class _Embedding(torch.autograd.Function):
     """The rows of a weight [vocabulary, size] at token ids [...]."""
 
     @staticmethod
-    def forward(ctx: Any, tokens: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, tokens: Tensor, weight: Tensor, padding_id: int | None) -> Tensor:
         """Keeps the ids."""
-        ctx.tokens, ctx.weight = tokens, weight
+        ctx.tokens, ctx.weight, ctx.padding_id = tokens, weight, padding_id
         return F.embedding(tokens, weight)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Adds to the rows of the weight's `.grad`, or returns a gradient where there is none yet."""
+        """Adds to the rows of the weight's `.grad`, or returns a gradient where there is none yet.
+
+        As in `nn.Embedding`, the row of the padding id gets no gradient, even if it is an ordinary token too.
+        """
         if not ctx.needs_input_grad[1]:
-            return None, None
+            return None, None, None
         rows, ids = gradients[0].flatten(0, -2), ctx.tokens.flatten()
+        if ctx.padding_id is not None:
+            rows = rows.masked_fill((ids == ctx.padding_id)[:, None], 0.0)
         if ctx.weight.grad is not None:
             ctx.weight.grad.index_add_(0, ids, rows)
-            return None, None
-        return None, torch.zeros_like(ctx.weight).index_add_(0, ids, rows)
+            return None, None, None
+        return None, torch.zeros_like(ctx.weight).index_add_(0, ids, rows), None
 
 
 def _by_weight(gradient: Tensor, states: Tensor) -> Tensor:

@@ -14,6 +14,9 @@ from lmgym.models.onednn_products import product
 CHUNK = 128
 """Positions whose logits are in memory at the same time."""
 
+COLUMNS = 1 << 14
+"""Rows of the output layer that are multiplied at a time: oneDNN copies a weight into its own format for a product."""
+
 MASKED_LOGIT = -1e30
 """Replaces -inf for truncated ids: their probability is still 0, and 0 times it is not nan."""
 
@@ -61,7 +64,7 @@ class VocabularyHead(torch.autograd.Function):
         ctx.set_materialize_grads(False)  # a loss without an entropy term does not compute its gradient
         ctx.distribution, ctx.transform = distribution, transform
         logprobs, entropies = [], []
-        for rows in _chunks(len(targets)):
+        for rows in _slices(len(targets), CHUNK):
             logits = transform.apply_(_products(states[rows], weight, bias))  # [CHUNK, vocabulary], float32
             logits = distribution.apply_(logits, keep=targets[rows])
             target_logits = logits.gather(1, targets[rows, None])[:, 0]
@@ -91,7 +94,7 @@ class VocabularyHead(torch.autograd.Function):
         if learns_weight and not adds_to_grad:
             weight_gradient = torch.zeros_like(weight, dtype=torch.float32)
         bias_gradient = torch.zeros_like(bias, dtype=torch.float32) if learns_bias else None
-        for rows in reversed(_chunks(len(targets))):
+        for rows in reversed(_slices(len(targets), CHUNK)):
             probabilities, ctx.last_probabilities = ctx.last_probabilities, None
             slope: Tensor | float = ctx.transform.scale
             if probabilities is None:
@@ -108,7 +111,9 @@ class VocabularyHead(torch.autograd.Function):
                 by_logits.add_(by_entropy)
             by_products = by_logits.div_(ctx.distribution.divisor).mul_(slope)  # [CHUNK, vocabulary]
             compact = by_products.to(states.dtype)
-            states_gradient[rows] = product(compact, weight.t())
+            states_gradient[rows] = sum(
+                product(compact[:, part], weight[part].t()) for part in _slices(len(weight), COLUMNS)
+            )
             if weight_gradient is not None:
                 weight_gradient.addmm_(compact.float().t(), states[rows].float())
             if bias_gradient is not None:
@@ -127,9 +132,12 @@ def _entropy_gradient(probabilities: Tensor) -> Tensor:
 
 def _products(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x = h Wᵀ + b [positions, vocabulary], multiplied in the dtype of the states, as the sampler does."""
-    return product(states, weight, bias).float()
+    products = states.new_empty((len(states), len(weight)), dtype=torch.float32)
+    for part in _slices(len(weight), COLUMNS):
+        products[:, part] = product(states, weight[part], None if bias is None else bias[part])
+    return products
 
 
-def _chunks(count: int) -> list[slice]:
-    # At least one chunk, even if it is empty: a micro-batch may have no action token.
-    return [slice(start, start + CHUNK) for start in range(0, max(count, 1), CHUNK)]
+def _slices(count: int, size: int) -> list[slice]:
+    # At least one slice, even if it is empty: a micro-batch may have no action token.
+    return [slice(start, start + size) for start in range(0, max(count, 1), size)]

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from lmgym import __version__
 from lmgym.assets.storage import staged_folder, write_text, writing_to
 from lmgym.buffer import Buffer, append_episodes, read_episodes
-from lmgym.console import in_words, messages
+from lmgym.console import format_duration, messages
 from lmgym.errors import UserError
 from lmgym.evaluation.evaluation import Evaluation, paired_p_value, summarise
 from lmgym.evaluation.progress import EvaluationProgress
@@ -129,7 +129,7 @@ class Run:
         self._lines += 1
         self.time.iterated()
         left = self.time.seconds_left(max(0, self._iterations - iteration))
-        messages.print(iteration_line(iteration, metrics, in_words(left or 0.0)), soft_wrap=True)
+        messages.print(iteration_line(iteration, metrics, format_duration(left or 0.0)), soft_wrap=True)
         if metrics.get("logprob_diff", 0.0) > LARGE_LOGPROB_DIFF:
             self.warn(
                 f"the log-probs of sampler and learner differ by {metrics['logprob_diff']:.3f} per token: the gradient "
@@ -192,7 +192,7 @@ class Run:
         """Ends a session that is out of time: saves a checkpoint and prints how to resume."""
         self.is_paused = True
         done, total = algorithm.iteration, algorithm.config.iterations
-        left = in_words(self.time.seconds_left(total - done) or 0.0)
+        left = format_duration(self.time.seconds_left(total - done) or 0.0)
         messages.print(
             f"stopping after iteration {done} of {total}, because the next one might not end within "
             f"{self.time.minutes:g} minutes; the rest takes about {left}.",

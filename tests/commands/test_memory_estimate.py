@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
 import pytest
@@ -21,6 +22,7 @@ from lmgym.commands.memory_estimate import (
 from lmgym.errors import UserError
 from lmgym.learning.learner import Learner, LearnerSettings
 from lmgym.models.distribution import FULL_SOFTMAX
+from lmgym.models.lean_layers import lean_layers
 from lmgym.models.loading import load_model, wrap_network
 from lmgym.models.lora import LoraSettings, add_lora
 from lmgym.models.token_scorer import TokenScorer
@@ -95,7 +97,8 @@ def saved_for_backward(config: LlamaConfig, work: Workload, rows: int) -> int:
             kept[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    learns = lean_layers(model) if work.on_cpu else contextlib.nullcontext()
+    with learns, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         lengths = torch.full((rows,), tokens.shape[1])
         scores = TokenScorer(model, stem, FULL_SOFTMAX).score(tokens, mask, lengths)
     assert scores.logprobs.requires_grad
@@ -108,6 +111,8 @@ def saved_for_backward(config: LlamaConfig, work: Workload, rows: int) -> int:
         PLAIN,
         replace(PLAIN, shared_tokens=256),
         replace(PLAIN, dtype=torch.bfloat16),
+        replace(PLAIN, on_cpu=False),
+        replace(PLAIN, on_cpu=False, dtype=torch.bfloat16),
         replace(PLAIN, recompute_activations=True),
     ],
 )
@@ -122,24 +127,20 @@ def test_activations_are_near_to_what_autograd_keeps(work):
 
 
 def test_the_peaks_that_were_measured_with_smollm2():
-    """5.6 GB without and 7.6 to 7.9 GB with five worked examples, the program itself included, in version 0.1."""
+    """4.1 GB in float32 for 64 episodes of 128 tokens, the program itself included."""
     program = 0.4e9
-    zero_shot = replace(PLAIN, reference_parameters=SMOLLM2.parameters, row_tokens=256)
-    assert estimate_memory(SMOLLM2, zero_shot).total + program == pytest.approx(5.6e9, rel=0.3)
-    assert estimate_memory(SMOLLM2, replace(zero_shot, shared_tokens=1200)).total + program == pytest.approx(
-        7.7e9, rel=0.3
-    )
+    assert estimate_memory(SMOLLM2, replace(PLAIN, row_tokens=256)).total + program == pytest.approx(4.1e9, rel=0.2)
 
 
 def test_what_makes_it_smaller_does():
-    work = replace(PLAIN, reference_parameters=SMOLLM2.parameters, critic=True, rows=16)
+    work = replace(PLAIN, micro_batch_tokens=4096, reference_parameters=SMOLLM2.parameters, critic=True, rows=16)
     whole = estimate_memory(SMOLLM2, work).total
     for change in (
         {"lora_rank": 16},
         {"reference_parameters": 0},
         {"critic": False},
         {"recompute_activations": True},
-        {"micro_batch_tokens": 512},
+        {"micro_batch_tokens": 1024},
     ):
         assert estimate_memory(SMOLLM2, replace(work, **change)).total < 0.95 * whole, change
 

@@ -14,7 +14,8 @@ from lmgym.models.language_model import LanguageModel, base_network
 from lmgym.models.lean_layers import lean_layers
 from lmgym.models.lora import LoraSettings, add_lora
 
-TOKENS = torch.tensor([[5, 9, 9, 3, 70, 41, 5, 12], [7, 7, 1, 2, 3, 4, 5, 6]])
+TOKENS = torch.tensor([[5, 9, 9, 0, 70, 41, 5, 12], [7, 7, 1, 2, 3, 4, 5, 0]])
+"""0 is the padding id, whose embedding gets no gradient."""
 
 
 def tiny(architecture: str, dtype: torch.dtype = torch.float32) -> LanguageModel:

@@ -23,6 +23,7 @@ def inputs(bias: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None,
 @pytest.mark.parametrize("bias", [False, True])
 def test_value_and_gradient_are_those_of_log_softmax(monkeypatch, chunk, temperature, bias):
     monkeypatch.setattr("lmgym.models.vocabulary_head.CHUNK", chunk)
+    monkeypatch.setattr("lmgym.models.vocabulary_head.COLUMNS", 7)
     states, weight, shift, targets = inputs(bias)
     learning = [tensor for tensor in (states, weight, shift) if tensor is not None]
     upstream = torch.linspace(-2, 3, POSITIONS)
@@ -55,6 +56,7 @@ def test_value_and_gradient_of_a_truncated_distribution_are_those_of_the_masked_
     monkeypatch, chunk, bias, truncated
 ):
     monkeypatch.setattr("lmgym.models.vocabulary_head.CHUNK", chunk)
+    monkeypatch.setattr("lmgym.models.vocabulary_head.COLUMNS", 7)
     states, weight, shift, targets = inputs(bias)
     learning = [tensor for tensor in (states, weight, shift) if tensor is not None]
     upstream = torch.linspace(-2, 3, POSITIONS)
@@ -83,6 +85,7 @@ def test_value_and_gradient_of_a_truncated_distribution_are_those_of_the_masked_
 @pytest.mark.parametrize("distribution", [Distribution(0.7), Distribution(1.7, 8, 0.8)])
 def test_value_and_gradient_go_through_a_scale_and_a_soft_cap(monkeypatch, chunk, transform, distribution):
     monkeypatch.setattr("lmgym.models.vocabulary_head.CHUNK", chunk)
+    monkeypatch.setattr("lmgym.models.vocabulary_head.COLUMNS", 7)
     states, weight, shift, targets = inputs(bias=True)
     assert shift is not None
     upstream = torch.linspace(-2, 3, POSITIONS)

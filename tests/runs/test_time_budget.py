@@ -11,7 +11,7 @@ from conftest import tiny_model
 
 import lmgym
 from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
-from lmgym.console import in_words
+from lmgym.console import format_duration
 from lmgym.errors import UserError
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.runs import time_budget
@@ -89,7 +89,7 @@ def test_a_time_that_is_none_is_refused(minutes):
     ("seconds", "text"), [(0, "0s"), (59.4, "59s"), (60, "1m 00s"), (3599.6, "1h 00m"), (7500, "2h 05m")]
 )
 def test_durations_are_readable(seconds, text):
-    assert in_words(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def build(folder: Path, minutes: float, **settings) -> Reinforce:
