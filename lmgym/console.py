@@ -13,8 +13,8 @@ messages = Console(stderr=True, highlight=False)
 
 def format_duration(seconds: float) -> str:
     """A duration as `2h 05m`, `12m 30s` or `45s`."""
-    hours, rest = divmod(round(seconds), 3600)
-    minutes, seconds = divmod(rest, 60)
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
     if hours:
         return f"{hours}h {minutes:02d}m"
     return f"{minutes}m {seconds:02d}s" if minutes else f"{seconds}s"

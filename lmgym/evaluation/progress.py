@@ -46,7 +46,7 @@ class EvaluationProgress:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Removes the bar."""
         self._bars.remove_task(self._task)
