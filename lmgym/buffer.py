@@ -224,7 +224,11 @@ def row_to_episode(row: dict[str, Any]) -> Episode:
             policy_version=part["policy_version"],
             episode=state.episode,
         )
-        following = replace(state.after(action.text, part["reply"]), tokens=action.prompt_ids + action.token_ids)
+        following = replace(
+            state.after(action.text, part["reply"]),
+            tokens=action.prompt_ids + action.token_ids,
+            written=state.written + len(action.token_ids),
+        )
         steps.append(
             Step(state, action, part["reward"], part["terminated"], part["truncated"], part["info"], following)
         )
