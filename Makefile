@@ -1,4 +1,5 @@
 # `make train` runs the default recipe, `make test` lint, types and tests, `make bench` the speed beside other libraries,
+# `make gsm8k` GSM8K from nothing to the table (hours; the same command continues, ARGS="--minutes 60" limits a session),
 # `make coverage` the tests with a report of untested lines, `make docs` draws docs/architecture.svg, `make dev` adds the
 # Git hooks.
 PYTHON ?= python3
@@ -8,13 +9,16 @@ BIN := $(VENV)/bin
 export GOMP_SPINCOUNT ?= 2000
 export KMP_BLOCKTIME ?= 1
 
-.PHONY: train test coverage bench docs lint types install dev clean
+.PHONY: train test coverage bench gsm8k docs lint types install dev clean
 
 train: $(VENV)/.installed
 	$(BIN)/lmgym train $(ARGS)
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.speed $(ARGS)
+
+gsm8k: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.gsm8k $(ARGS)
 
 # Two at a time, a file each: the one that makes a clean machine installs while the others compute.
 test: lint types

@@ -244,3 +244,17 @@ def test_a_registered_environment_is_made_by_its_name():
     lmgym.register("guess-for-test", lambda: GuessTheNumber([PROBLEM]), description="A game.")
     assert isinstance(lmgym.make("guess-for-test"), GuessTheNumber)
     assert "guess-for-test" in lmgym.names()
+
+
+def test_an_option_is_known_by_the_name_that_make_takes(tmp_path):
+    for name in ("gsm8k", "gsm8k:validation"):
+        assert lmgym.envs.takes_option(name, "hold_out_validation")
+    assert not lmgym.envs.takes_option("svamp", "hold_out_validation")
+    assert lmgym.envs.takes_option(str(tmp_path / "mine.jsonl"), "max_steps")
+    assert not lmgym.envs.takes_option(str(tmp_path / "mine.jsonl"), "split")
+
+
+def test_another_environment_to_evaluate_on_gets_the_options_that_it_has():
+    task = TaskSettings("gsm8k", {"hold_out_validation": "True", "max_steps": "4"}, "my_module:my_reward")
+    assert task.on("svamp") == TaskSettings("svamp", {"max_steps": "4"}, "my_module:my_reward")
+    assert task.on("gsm8k:validation").env_options == task.env_options

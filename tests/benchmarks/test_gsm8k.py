@@ -1,0 +1,94 @@
+"""The tables of the GSM8K runs, and the command that repeats them, with commands that are only recorded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks.gsm8k import __main__ as command
+from benchmarks.gsm8k.evaluations import difference, row, table
+from benchmarks.gsm8k.recipes import RECIPES
+from lmgym.algorithms.registry import find_algorithm
+from lmgym.commands.flag_names import flag_names
+from lmgym.commands.train import TrainSettings
+from lmgym.evaluation.statistics import mcnemar, wilson
+
+
+def evaluation(solved: list[int], lenient: list[int], parsed: list[int]) -> dict[str, object]:
+    share = sum(solved) / len(solved)
+    return {
+        "eval/strict": share,
+        "eval/lenient": sum(lenient) / len(lenient),
+        "eval/unparsed": 1 - sum(parsed) / len(parsed),
+        "eval/cut_off": 0.25,
+        "eval/mean_length": 100.0,
+        "eval/pass@8": 0.5,
+        "eval/maj@8": 0.25,
+        "solved": [float(one) for one in solved],
+        "solved_leniently": [float(one) for one in lenient],
+        "parsed": [float(one) for one in parsed],
+    }
+
+
+BEFORE = evaluation([1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 0, 0])
+AFTER = evaluation([1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 1])
+
+
+def test_the_tables_have_shares_gains_and_p_values():
+    found = {"before": BEFORE, "after": AFTER}
+    rows = [row(name, dict.fromkeys(("test", "sampled", "svamp"), each)) for name, each in found.items()]
+    assert rows[1]["strict"] == {"value": 0.75, "low": wilson(0.75, 4).low, "high": wilson(0.75, 4).high}
+    gain = difference(*rows)
+    assert (gain["strict_points"], gain["lenient_points"]) == (50.0, 25.0)
+    assert gain["strict_p"] == mcnemar(0, 2)
+    assert (gain["parsed_before"], gain["strict_of_parsed"]) == (2, [0.5, 1.0])
+    text = table(rows, [gain])
+    assert "| after | 75.0 % [30.1, 95.4] | 75.0 % [30.1, 95.4] | 0.0 % | 25.0 % | 100 |" in text
+    assert "| before → after | +50.0 | 0.5 | +25.0 | 1 | 50.0 → 100.0 % of 2 |" in text
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_flag_of_a_recipe_exists(name):
+    for training in RECIPES[name].trainings:
+        known = flag_names(TrainSettings(find_algorithm(training.algorithm).Config()))
+        flags = [*training.flags, *RECIPES[name].policy]
+        assert {flag.removeprefix("--") for flag in flags if flag.startswith("--")} <= set(known)
+
+
+def test_finished_parts_are_not_repeated_and_interrupted_ones_are_resumed(tmp_path, monkeypatch):
+    asked: list[list[str]] = []
+
+    def run(arguments: list[str], **_: object) -> SimpleNamespace:
+        given = arguments[3:] if arguments[1:3] == ["-m", "lmgym"] else []
+        asked.append(given)
+        if given[:1] == ["train"]:
+            folder = Path(given[given.index("--resume" if "--resume" in given else "--out") + 1])
+            (folder / "checkpoints" / "000001").mkdir(parents=True, exist_ok=True)
+            (folder / "checkpoints" / "000001" / "state.json").touch()
+            if "--resume" in given:  # the second session ends
+                (folder / "results.json").touch()
+        elif given:
+            output, model = Path(given[given.index("--output") + 1]), given[given.index("--model") + 1]
+            output.parent.mkdir(exist_ok=True)
+            output.write_text(json.dumps({model: AFTER}))
+        return SimpleNamespace(returncode=0, stdout="abc\n")
+
+    monkeypatch.setattr(command.subprocess, "run", run)
+    monkeypatch.setattr(command, "HERE", tmp_path)
+    settings = command.Settings(runs=str(tmp_path / "runs"), minutes=60.0)
+    trainings = len(RECIPES["small"].trainings)
+    for _ in range(trainings):
+        with pytest.raises(SystemExit, match="the same command continues"):
+            command.main(settings)
+    command.main(settings)
+    resumed = [given for given in asked if "--resume" in given]
+    assert len(resumed) == trainings
+    assert all("--minutes" in given for given in resumed)
+    assert len([given for given in asked if given[:1] == ["eval"]]) == 3 * (trainings + 1)
+    count = len(asked)
+    command.main(settings)
+    assert [given for given in asked[count:] if given] == []
+    assert json.loads((tmp_path / "small.json").read_text())["commit"] == "abc"
