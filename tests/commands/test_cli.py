@@ -554,6 +554,18 @@ def test_only_a_path_has_a_training_whatever_the_current_directory_is(finished, 
     shadow.rmdir()
 
 
+def test_episodes_can_be_loaded_for_the_success_rates_of_a_curriculum(run, finished, tmp_path):
+    flags = ["--env", "arithmetic", *TINY, "--iterations", 1, "--eval_problems", 0, "--model", finished / "model"]
+    flags += ["--load_episodes", finished / "episodes.jsonl"]
+    refused = run("train", "rloo", *flags, "--out", tmp_path / "refused")
+    assert is_one_sentence(refused)
+    assert (
+        "say how many with --replay_episodes, or choose problems by their success rates with --curriculum"
+        in refused.err
+    )
+    assert run("train", "rloo", *flags, "--curriculum", "--out", tmp_path / "it").code == 0
+
+
 def test_what_a_run_learnt_from_a_buffer_or_before_it_began_counts_as_trained_on(run, finished, tmp_path):
     trained = trained_problems(str(finished))
     loaded = ["--problems_per_iteration", 0, "--replay_episodes", 4]

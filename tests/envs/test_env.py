@@ -14,6 +14,7 @@ from gymnasium.utils.env_checker import check_env
 
 import lmgym
 from lmgym import Action, Env, Finish, Problem, Response, State, UserError
+from lmgym.commands.settings import TaskSettings
 from lmgym.envs import MathEnv, find
 from lmgym.rewards.steps import weighted
 
