@@ -1,7 +1,7 @@
 """The layers of a decoder while it learns on a CPU: the same results, fewer tensors kept for the backward pass.
 
 Autograd keeps the input of every operation. Of a layer of Llama with hidden states of size d and an MLP of size m it
-keeps about 8 d + 4 m numbers per token; these functions keep about 5 d + 2 m and compute the rest again, which is
+keeps about 11 d + 3 m numbers per token; these functions keep about 7 d + 2 m and compute the others again, which is
 elementwise and cheap:
 
     norm        keeps x and one number per token               y = w · x / rms(x)
