@@ -6,9 +6,16 @@ import contextlib
 from collections.abc import Iterator
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 results = Console(highlight=False)
 messages = Console(stderr=True, highlight=False)
+
+
+def progress_bars() -> Progress:
+    """Bars with a description, a count, the time so far and the time left; they disappear when they end."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=messages, transient=True)
 
 
 def format_duration(seconds: float) -> str:

@@ -79,7 +79,7 @@ class Evaluation:
     @property
     def by_problem(self) -> list[Sequence[Episode]]:
         """The episodes of each problem."""
-        return [self.episodes[start : start + self.samples] for start in range(0, len(self.episodes), self.samples)]
+        return _by_problem(self.episodes, self.samples)
 
     def metrics(self) -> dict[str, float]:
         """The metrics to track; those of a contaminated evaluation have the prefix `contaminated_`."""
@@ -165,7 +165,7 @@ def summarise(
 
     Samples of one problem are not independent, so the sample size of all intervals is the number of problems.
     """
-    by_problem = [episodes[start : start + samples] for start in range(0, len(episodes), samples)]
+    by_problem = _by_problem(episodes, samples)
     solved = [float(np.mean([is_correct(episode) for episode in group])) for group in by_problem]
     rewards = [float(np.mean([episode.reward for episode in group])) for group in by_problem]
     right = [sum(is_correct(episode) for episode in group) for group in by_problem]
@@ -207,6 +207,10 @@ def lenient_p_value(first: Evaluation, second: Evaluation) -> float:
 def reward_p_value(first: Evaluation, second: Evaluation) -> float:
     """The two-sided p-value of the difference in mean reward."""
     return paired_permutation(first.rewards, second.rewards)
+
+
+def _by_problem(episodes: Sequence[Episode], samples: int) -> list[Sequence[Episode]]:
+    return [episodes[start : start + samples] for start in range(0, len(episodes), samples)]
 
 
 def _mcnemar(first: Sequence[float], second: Sequence[float]) -> float:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress
 
-from lmgym.console import format_duration, messages
+from lmgym.console import format_duration, messages, progress_bars
 from lmgym.evaluation.grading import is_correct
 from lmgym.evaluation.statistics import wilson
 from lmgym.types import Episode
@@ -26,16 +26,7 @@ class EvaluationProgress:
         self.episodes, self.samples = episodes, samples
         self.done = self.correct = 0
         self._is_started_here = bars is None and messages.is_terminal
-        self._bars = bars or Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=messages,
-            transient=True,
-        )
+        self._bars = bars or progress_bars()
         self._started = self._printed = time.monotonic()
 
     def __enter__(self) -> Self:

@@ -16,7 +16,7 @@ from lmgym.learning.schedules import Schedule, learning_rate_factor
 from lmgym.models.allocator import release_freed_memory
 from lmgym.models.distribution import Distribution
 from lmgym.models.language_model import LanguageModel
-from lmgym.models.lean_layers import lean_layers
+from lmgym.models.low_memory_layers import low_memory_layers
 from lmgym.models.token_scorer import Scores, TokenScorer, common_prefix
 
 Loss = Callable[[Scores, Batch], Tensor]
@@ -107,7 +107,7 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=False)
         logprobs, entropies, total_loss = [], [], 0.0
         release_freed_memory()
-        with lean_layers(self.model):
+        with low_memory_layers(self.model):
             scorer = self._scorer(self.model, batch)
             for part in self._parts(batch, scorer):
                 scores = scorer.score(part.tokens, part.mask, part.lengths)
@@ -132,7 +132,7 @@ class Learner:
     @torch.no_grad()
     def observe(self, batch: Batch) -> Update:
         """The log-probabilities and entropies that an optimiser step would compute, without taking it."""
-        with lean_layers(self.model):
+        with low_memory_layers(self.model):
             scorer = self._scorer(self.model, batch)
             scores = [scorer.score(part.tokens, part.mask, part.lengths) for part in self._parts(batch, scorer)]
         logprobs = torch.cat([each.logprobs for each in scores]).cpu()
@@ -142,7 +142,7 @@ class Learner:
     @torch.no_grad()
     def logprobs(self, model: LanguageModel, batch: Batch) -> Tensor:
         """Log-probabilities [episodes, length] of the batch under this model or another one."""
-        with lean_layers(model):
+        with low_memory_layers(model):
             scorer = self._scorer(model, batch)
             parts = self._parts(batch, scorer)
             return torch.cat([scorer.score(part.tokens, part.mask, part.lengths).logprobs.cpu() for part in parts])

@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from lmgym import __version__
 from lmgym.assets.storage import staged_folder, write_text, writing_to
 from lmgym.buffer import Buffer, append_episodes, read_episodes
-from lmgym.console import format_duration, messages
+from lmgym.console import format_duration, messages, progress_bars
 from lmgym.errors import UserError
 from lmgym.evaluation.evaluation import Evaluation, paired_p_value, summarise
 from lmgym.evaluation.progress import EvaluationProgress
@@ -91,8 +91,7 @@ class Run:
     @contextlib.contextmanager
     def session(self, algorithm: Training) -> Iterator[None]:
         """Shows progress while the loop runs; on Ctrl-C saves a checkpoint, prints how to resume, and re-raises."""
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        progress = Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=messages, transient=True)
+        progress = progress_bars()
         self._iterations = total = algorithm.config.iterations
         if self.folder is None:
             messages.print("this run is not saved: pass run=Run(folder) to the algorithm to save it.")

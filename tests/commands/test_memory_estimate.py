@@ -22,9 +22,9 @@ from lmgym.commands.memory_estimate import (
 from lmgym.errors import UserError
 from lmgym.learning.learner import Learner, LearnerSettings
 from lmgym.models.distribution import FULL_SOFTMAX
-from lmgym.models.lean_layers import lean_layers
 from lmgym.models.loading import load_model, wrap_network
 from lmgym.models.lora import LoraSettings, add_lora
+from lmgym.models.low_memory_layers import low_memory_layers
 from lmgym.models.token_scorer import TokenScorer
 
 CPU = torch.device("cpu")
@@ -97,7 +97,7 @@ def saved_for_backward(config: LlamaConfig, work: Workload, rows: int) -> int:
             kept[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
-    learns = lean_layers(model) if work.on_cpu else contextlib.nullcontext()
+    learns = low_memory_layers(model) if work.on_cpu else contextlib.nullcontext()
     with learns, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         lengths = torch.full((rows,), tokens.shape[1])
         scores = TokenScorer(model, stem, FULL_SOFTMAX).score(tokens, mask, lengths)

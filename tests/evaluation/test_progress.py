@@ -43,7 +43,8 @@ def shown(monkeypatch):
 
     def console(is_terminal: bool) -> tuple[io.StringIO, list[float]]:
         text, clock = io.StringIO(), [0.0]
-        monkeypatch.setattr(module, "messages", Console(file=text, force_terminal=is_terminal, width=120))
+        for place in ("lmgym.console.messages", "lmgym.evaluation.progress.messages"):
+            monkeypatch.setattr(place, Console(file=text, force_terminal=is_terminal, width=120))
         monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
         return text, clock
 

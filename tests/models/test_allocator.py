@@ -33,3 +33,26 @@ def test_freed_memory_is_kept_until_it_is_released():
     assert kept > full - 50_000
     assert released < full - 300_000
     assert unchanged == "True"
+
+
+LARGE = """
+import torch
+from lmgym.models.allocator import LARGE_BLOCK, keep_freed_memory
+
+def resident():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmRSS"))
+
+keep_freed_memory()
+before = [torch.ones(LARGE_BLOCK // 2) for _ in range(5)]  # each twice the size of a large block
+after = torch.ones(10)
+full = resident()
+del before
+print(full, resident(), LARGE_BLOCK)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the allocator is glibc's")
+def test_large_blocks_are_returned_at_once():
+    done = subprocess.run([sys.executable, "-c", LARGE], capture_output=True, text=True, check=True)
+    full, released, block = map(int, done.stdout.split())
+    assert released < full - 9 * block // 1024

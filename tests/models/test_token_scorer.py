@@ -21,10 +21,10 @@ from lmgym.errors import UserError
 from lmgym.models.attention import PREFIX_SHARING_MODEL_TYPES
 from lmgym.models.distribution import FULL_SOFTMAX, Distribution
 from lmgym.models.language_model import LanguageModel
-from lmgym.models.lean_layers import lean_layers
 from lmgym.models.loading import wrap_network
 from lmgym.models.logit_transform import IDENTITY
 from lmgym.models.lora import LoraSettings, add_lora
+from lmgym.models.low_memory_layers import low_memory_layers
 from lmgym.models.token_scorer import TokenScorer, common_prefix
 
 PREFIX_SHARING = ["llama", "qwen2", "qwen3"]
@@ -136,12 +136,12 @@ def test_recomputed_activations_give_the_same_gradient(architecture):
 def test_products_by_onednn_give_the_same_gradient():
     model, batch = tiny_model(), grouped(prefix=9)
     exact = shared_pass(model, batch, 1.0)
-    with lean_layers(model):
+    with low_memory_layers(model):
         found = shared_pass(model, batch, 1.0)
     assert (found[0] - exact[0]).abs().max() < 1e-4
     check_same_gradients(found[2], exact[2], tolerance=1e-4)
     model.recompute_activations()
-    with lean_layers(model):
+    with low_memory_layers(model):
         found = shared_pass(model, batch, 1.0)
     check_same_gradients(found[2], exact[2], tolerance=1e-4)
 

@@ -14,11 +14,11 @@ import torch
 from protocol import serve, settings
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.speed.random_batch import random_completions
 from benchmarks.speed.workload import Workload
 from lmgym.algorithms.parts import KL
 from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
 from lmgym.envs import Env, Response, make
-from lmgym.learning.batch import Batch
 from lmgym.models.language_model import LanguageModel, base_network
 from lmgym.models.loading import load_model
 from lmgym.policies.chat_policy import ChatPolicy
@@ -120,24 +120,7 @@ class LearningAlone:
     def __init__(self, algorithm: Reinforce, prompts: list[list[int]], work: Workload) -> None:
         self.learner, self.work = algorithm.learner, work
         self.counts: dict[str, float] = {}
-        answers = np.random.default_rng(1).integers(1000, 40_000, (len(prompts), work.new_tokens))
-        tokens = torch.cat([torch.tensor(prompts), torch.from_numpy(answers)], dim=1)
-        mask = torch.zeros_like(tokens, dtype=torch.bool)
-        mask[:, len(prompts[0]) :] = True
-        episodes = len(tokens)
-        self.batch = Batch.from_tensors(
-            tokens=tokens,
-            lengths=torch.full((episodes,), tokens.shape[1]),
-            mask=mask,
-            logprobs=torch.zeros(tokens.shape),
-            step_index=torch.where(mask, 0, -1),
-            rewards=torch.zeros(episodes, 1),
-            step_count=torch.ones(episodes, dtype=torch.long),
-            truncated=torch.zeros(episodes, dtype=torch.bool),
-            group=torch.arange(episodes) // work.group_size,
-            policy_version=torch.zeros(episodes, dtype=torch.long),
-            seed=torch.arange(episodes),
-        )
+        self.batch = random_completions(prompts, work.new_tokens, work.group_size)
 
     def __call__(self) -> dict[str, Any]:
         """One optimiser step; `tokens` are those of all episodes, prompts included."""

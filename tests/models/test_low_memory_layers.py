@@ -11,8 +11,8 @@ from conftest import tiny_model
 from torch import Tensor
 
 from lmgym.models.language_model import LanguageModel, base_network
-from lmgym.models.lean_layers import lean_layers
 from lmgym.models.lora import LoraSettings, add_lora
+from lmgym.models.low_memory_layers import low_memory_layers
 
 TOKENS = torch.tensor([[5, 9, 9, 0, 70, 41, 5, 12], [7, 7, 1, 2, 3, 4, 5, 0]])
 """0 is the padding id, whose embedding gets no gradient."""
@@ -55,21 +55,21 @@ def check_equal(ours: Any, theirs: Any, tolerance: float) -> None:
 def test_results_and_gradients_are_those_of_transformers(architecture, accumulates):
     model = tiny(architecture)
     plain = outcome(model, accumulates)
-    with lean_layers(model):
-        lean = outcome(model, accumulates)
-    check_equal(lean, plain, tolerance=1e-5)
+    with low_memory_layers(model):
+        ours = outcome(model, accumulates)
+    check_equal(ours, plain, tolerance=1e-5)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen3"])
 def test_in_bfloat16_the_difference_is_rounding(architecture):
     exact, model = outcome(tiny(architecture)), tiny(architecture, torch.bfloat16)
     plain = outcome(model)
-    with lean_layers(model):
-        lean = outcome(model)
-    assert (lean[0] - exact[0]).norm() <= 2 * (plain[0] - exact[0]).norm()
+    with low_memory_layers(model):
+        ours = outcome(model)
+    assert (ours[0] - exact[0]).norm() <= 2 * (plain[0] - exact[0]).norm()
     for name, gradient in exact[1].items():  # no farther from the exact gradient than that of autocast
         far = (plain[1][name] - gradient).norm()
-        assert (lean[1][name] - gradient).norm() <= 2 * far + 1e-3 * gradient.norm(), name
+        assert (ours[1][name] - gradient).norm() <= 2 * far + 1e-3 * gradient.norm(), name
 
 
 def test_frozen_weights_and_adapters():
@@ -81,9 +81,9 @@ def test_frozen_weights_and_adapters():
         weight.data += 0.1 if "lora_B" in name else 0.0
     plain = outcome(adapted)
     assert all("lora" in name for name in plain[1])
-    with lean_layers(adapted):
-        lean = outcome(adapted)
-    check_equal(lean, plain, tolerance=1e-5)
+    with low_memory_layers(adapted):
+        ours = outcome(adapted)
+    check_equal(ours, plain, tolerance=1e-5)
 
 
 def test_less_is_kept_for_the_backward_pass():
@@ -102,7 +102,7 @@ def test_less_is_kept_for_the_backward_pass():
 
     model = tiny("llama")
     before = kept(model)
-    with lean_layers(model):
+    with low_memory_layers(model):
         after = kept(model)
     assert after < 0.75 * before
 
@@ -110,7 +110,7 @@ def test_less_is_kept_for_the_backward_pass():
 def test_the_layers_are_those_of_transformers_again_afterwards():
     model = tiny("llama")
     modules = list(base_network(model.network).modules())
-    with lean_layers(model):
+    with low_memory_layers(model):
         assert any("forward" in vars(module) for module in modules)
         with pytest.raises(IndexError):  # an error inside restores them too
             model.plain_hidden_states(torch.full((1, 2), 10_000))

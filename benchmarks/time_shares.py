@@ -1,6 +1,6 @@
 """Where the time of decoding and of an optimiser step goes, by torch's profiler: SmolLM2 in float32, two threads.
 
-python -m benchmarks.profile
+python -m benchmarks.time_shares
 
 Decoding is 64 rows of 8 prompts; learning is 32 episodes of 4 prompts with 128 sampled tokens. Writes a Markdown table.
 """
@@ -12,12 +12,11 @@ from collections.abc import Callable
 
 import lmgym  # isort: skip # noqa: F401 - before torch, whose threads it tells how to wait
 import torch
-from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.speed.random_batch import random_completions
 from lmgym.engines.engine import Request
 from lmgym.engines.torch.engine import TorchEngine
-from lmgym.learning.batch import Batch
 from lmgym.learning.learner import Learner, LearnerSettings
 from lmgym.models.distribution import FULL_SOFTMAX
 from lmgym.models.language_model import LanguageModel
@@ -54,14 +53,16 @@ def _shares(work: Callable[[], object]) -> str:
     return " | ".join([f"{total:.1f}", *(f"{share:.0%}" for share in [*shares, 1 - sum(shares)])])
 
 
-def _tokens(rows: int) -> list[Tensor]:
+def _prompts(count: int) -> list[list[int]]:
+    """Each prompt once per episode of its group."""
     random = torch.Generator().manual_seed(0)
-    return [torch.randint(10, 40_000, (rows,), generator=random) for _ in range(GROUP)]
+    prompts = [torch.randint(10, 40_000, (PROMPT,), generator=random).tolist() for _ in range(count)]
+    return [prompt for prompt in prompts for _ in range(GROUP)]
 
 
 def _decoding(model: LanguageModel) -> Callable[[], object]:
     engine = TorchEngine(model)
-    requests = [Request(tuple(prompt.tolist()), 64, seed=seed) for prompt in _tokens(PROMPT) for seed in range(GROUP)]
+    requests = [Request(tuple(prompt), 64, seed=seed) for seed, prompt in enumerate(_prompts(8))]
 
     def decode() -> None:
         engine.release_cache()
@@ -71,27 +72,9 @@ def _decoding(model: LanguageModel) -> Callable[[], object]:
 
 
 def _learning(model: LanguageModel) -> Callable[[], object]:
-    random, groups = torch.Generator().manual_seed(1), 4
-    prompts = torch.stack(_tokens(PROMPT)[:groups]).repeat_interleave(GROUP, dim=0)
-    tokens = torch.cat([prompts, torch.randint(10, 40_000, (len(prompts), SAMPLED), generator=random)], dim=1)
-    mask = torch.zeros_like(tokens, dtype=torch.bool)
-    mask[:, PROMPT:] = True
-    count = len(tokens)
-    batch = Batch.from_tensors(
-        tokens=tokens,
-        lengths=torch.full((count,), PROMPT + SAMPLED),
-        mask=mask,
-        logprobs=torch.zeros(tokens.shape),
-        step_index=torch.where(mask, 0, -1),
-        rewards=torch.zeros(count, 1),
-        step_count=torch.ones(count, dtype=torch.long),
-        truncated=torch.zeros(count, dtype=torch.bool),
-        group=torch.arange(groups).repeat_interleave(GROUP),
-        policy_version=torch.zeros(count, dtype=torch.long),
-        seed=torch.arange(count),
-    )
+    batch = random_completions(_prompts(4), SAMPLED, GROUP)
     learner = Learner(model, LearnerSettings(1e-6, "constant", 0, 10, 1.0, 1024, FULL_SOFTMAX))
-    return lambda: learner.step(batch, lambda scores, part: -(scores.logprobs * part.mask).sum() / part.total_tokens)
+    return lambda: learner.step(batch, lambda scores, part: -scores.logprobs.sum() / part.total_tokens)
 
 
 if __name__ == "__main__":

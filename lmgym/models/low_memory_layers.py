@@ -29,9 +29,9 @@ from lmgym.models.onednn_products import product
 
 
 @contextlib.contextmanager
-def lean_layers(model: LanguageModel) -> Iterator[None]:
+def low_memory_layers(model: LanguageModel) -> Iterator[None]:
     """While it is active, the model computes on a CPU with the functions of this module, in both directions."""
-    forwards = _lean_forwards(model) if model.device.type == "cpu" else {}
+    forwards = _low_memory_forwards(model) if model.device.type == "cpu" else {}
     for module, forward in forwards.items():
         module.forward = MethodType(forward, module)  # of this module alone, also when activations are recomputed
     try:
@@ -41,7 +41,7 @@ def lean_layers(model: LanguageModel) -> Iterator[None]:
             del module.forward
 
 
-def _lean_forwards(model: LanguageModel) -> dict[Any, Callable[..., Tensor]]:
+def _low_memory_forwards(model: LanguageModel) -> dict[Any, Callable[..., Tensor]]:
     """The modules to replace the forward pass of: linear layers of any model, and all others of those like Llama."""
     network = base_network(model.network)
     forwards: dict[Any, Callable[..., Tensor]] = {
@@ -116,24 +116,24 @@ class _GatedMlp(torch.autograd.Function):
     def forward(ctx: Any, states: Tensor, gate: Tensor, up: Tensor, down: Tensor, dtype: torch.dtype) -> Tensor:
         """Three products."""
         states = states.to(dtype)
-        gated, raised = product(states, gate), product(states, up)
-        ctx.save_for_backward(states, gated, raised, gate, up, down)
-        return product(F.silu(gated).mul_(raised), down)
+        gate_output, up_output = product(states, gate), product(states, up)
+        ctx.save_for_backward(states, gate_output, up_output, gate, up, down)
+        return product(F.silu(gate_output).mul_(up_output), down)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """With a = silu(g) · u:  ∂a = ∂y Wd,  ∂u = ∂a · silu(g),  ∂g = ∂a · u · silu'(g),  ∂x = ∂g Wg + ∂u Wu."""
-        states, gated, raised, gate, up, down = ctx.saved_tensors
+        states, gate_output, up_output, gate, up, down = ctx.saved_tensors
         needs_states, needs_gate, needs_up, needs_down, _ = ctx.needs_input_grad
         gradient = gradients[0]
-        activated = F.silu(gated)
-        by_down = _by_weight(gradient, activated * raised) if needs_down else None
+        activated = F.silu(gate_output)
+        by_down = _by_weight(gradient, activated * up_output) if needs_down else None
         by_product = product(gradient, down.t())
-        by_raised = activated.mul_(by_product)
-        by_up = _by_weight(by_raised, states) if needs_up else None
-        by_gated = torch.ops.aten.silu_backward(by_product.mul_(raised), gated)
-        by_gate = _by_weight(by_gated, states) if needs_gate else None
-        by_states = product(by_gated, gate.t()).add_(product(by_raised, up.t())) if needs_states else None
+        by_up_output = activated.mul_(by_product)
+        by_up = _by_weight(by_up_output, states) if needs_up else None
+        by_gate_output = torch.ops.aten.silu_backward(by_product.mul_(up_output), gate_output)
+        by_gate = _by_weight(by_gate_output, states) if needs_gate else None
+        by_states = product(by_gate_output, gate.t()).add_(product(by_up_output, up.t())) if needs_states else None
         return by_states, by_gate, by_up, by_down, None
 
 
