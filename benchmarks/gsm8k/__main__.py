@@ -77,8 +77,8 @@ def _evaluate(name: str, model: str, recipe: Recipe, folder: Path, ends: float |
         output = folder / "evaluations" / f"{name}-{measure.name}.json"
         if not output.exists():
             _minutes_left(ends)
-            flags = (*TASK, "--model", model, *recipe.policy, *measure.flags, "--output", str(output))
-            _lmgym("eval", *flags)
+            policy = recipe.untrained if model == recipe.model and recipe.untrained else recipe.policy
+            _lmgym("eval", *TASK, "--model", model, *policy, *measure.flags, "--output", str(output))
         found[measure.name] = json.loads(output.read_text())[model]
     return found
 

@@ -27,6 +27,8 @@ class Recipe:
     model: str
     policy: tuple[str, ...]
     trainings: tuple[Training, ...]
+    untrained: tuple[str, ...] = ()
+    """Flags of the policy before any training, where another prompt serves the untrained model better."""
 
 
 def _flags(**settings: object) -> tuple[str, ...]:

@@ -57,39 +57,38 @@ def share_of_products(result: dict[str, Any], speed: float) -> str:
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """Tokens per second beside other libraries; time and memory as rows, lengths or the workload grow."""
+    """The speed-up over other libraries; time and memory as lengths or the workload grow."""
     comparisons = list(report["comparisons"].values())
     # Of the learning section only what is not drawn by length.
-    compared = [each for each in comparisons if len(each["results"]) > 1 and not _is_chain(each)]
-    bars = [(each, result) for each in compared for result in each["results"]]
+    compared = [each for each in comparisons if not _is_chain(each)]
+    bars = [(each, other) for each in compared for other in each["results"][1:] if "lmgym" not in other["name"]]
     panels = {
         _draw_chains: [each for each in comparisons if _is_chain(each)],
         _draw_prefill: [each for each in comparisons if each["section"] == "prefill"],
         _draw_growth: [each for each in comparisons if each["section"] == "growth"],
     }
     shown = {panel: given for panel, given in panels.items() if given}
-    heights = [max(len(bars), 1), *([9] * len(shown))]
-    figure = new_figure(9, 1 + 0.35 * sum(heights))
+    heights = [max(len(bars), 1), *([7] * len(shown))]
+    figure = new_figure(9, 1 + 0.32 * sum(heights))
     parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
-    _draw_speeds(parts[0].subplots(), bars)
+    _draw_ratios(parts[0].subplots(), bars)
     for part, (panel, given) in zip(parts[1:], shown.items(), strict=True):
         panel(part, given)
     figure.savefig(path, dpi=130)
 
 
-def _draw_speeds(axes: Any, bars: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
-    labels = [f"{_short(comparison)}   {result['name']}" for comparison, result in bars]
-    colors = ["C0" if result["name"] == "lmgym" else "0.7" for _, result in bars]
-    rates = [_rate(result) for _, result in bars]
-    axes.barh(range(len(bars)), rates, color=colors)
-    for place, (comparison, result) in enumerate(bars):
-        lmgym = comparison["results"][0]
-        ratio = "" if result is lmgym else f"   lmgym {_rate(lmgym) / _rate(result):.1f}×"
-        axes.text(_rate(result), place, f" {_rate(result):.0f}{ratio}", va="center", fontsize=8)
-    axes.set_xlim(right=1.25 * max(rates, default=1))
-    axes.set_yticks(range(len(bars)), labels, fontsize=8)
+def _draw_ratios(axes: Any, bars: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
+    """One bar for each other library of a comparison, with the tokens per second of both."""
+    ratios = [_rate(comparison["results"][0]) / _rate(other) for comparison, other in bars]
+    axes.barh(range(len(bars)), ratios, color="C0")
+    for place, (ratio, (comparison, other)) in enumerate(zip(ratios, bars, strict=True)):
+        rates = f"{_rate(comparison['results'][0]):.0f} and {_rate(other):.0f} tokens/s"
+        axes.text(ratio, place, f" {ratio:.1f}×   {rates}", va="center", fontsize=8)
+    axes.axvline(1, color="0.4", linewidth=1)
+    axes.set_xlim(0, 1.35 * max(ratios, default=1))
+    axes.set_yticks(range(len(bars)), [f"{_short(each)}   {other['name']}" for each, other in bars], fontsize=8)
     axes.invert_yaxis()
-    axes.set_xlabel("tokens per second, all costs included")
+    axes.set_xlabel("how many times as fast lmgym is, all costs included")
 
 
 def _draw_chains(figure: Any, chains: list[dict[str, Any]]) -> None:

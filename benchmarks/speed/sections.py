@@ -95,6 +95,12 @@ def _learning(settings: BenchSettings) -> list[Comparison]:
     return [Comparison(work, (plain,)) for work in (*chains, GROUP)]
 
 
+def _groups(settings: BenchSettings) -> list[Comparison]:
+    """All layers; in plain Transformers four rows at a time fit into 24 GB."""
+    plain = Baseline("plain transformers, SDPA", "transformers_learning", options={"rows": 4})
+    return [Comparison(replace(GROUP, layers=0), (plain,))]
+
+
 def _packed(settings: BenchSettings) -> list[Comparison]:
     return [Comparison(PACKED)]
 
@@ -148,6 +154,7 @@ SECTIONS: dict[str, Callable[[BenchSettings], list[Comparison]]] = {
     "prefill": _prefill,
     "stepwise": _stepwise,
     "learning": _learning,
+    "groups": _groups,
     "packed": _packed,
     "iteration": _iteration,
     "few_shot": _few_shot,

@@ -16,6 +16,7 @@ class BenchSettings:
         "prefill",
         "stepwise",
         "learning",
+        "groups",
         "packed",
         "iteration",
         "few_shot",
@@ -26,9 +27,9 @@ class BenchSettings:
     )
     """Any of rollouts (transformers generate, vLLM), rows (1 to 256 rows, generate), long (prompts of 1,000 tokens,
     generate), prefill (lmgym alone), stepwise (naive loop), learning (500 to 8,000 tokens, plain transformers),
-    packed (32,800 tokens in one pass, lmgym alone), iteration and
-    few_shot (TRL), large (half a billion parameters, lmgym alone),
-    busy (lmgym beside a busy process), dtype (lmgym in bfloat16), growth (lmgym alone)."""
+    groups (samples of two long prompts, plain transformers), packed (32,800 tokens in one pass, lmgym alone), iteration
+    and few_shot (TRL), large (half a billion parameters, lmgym alone), busy (lmgym beside a busy process), dtype (lmgym
+    in bfloat16), growth (lmgym alone)."""
     repeats: int = 3
     """Measured runs. One warm-up run is discarded, except for TRL, whose runs take minutes."""
     install_baselines: bool = True
