@@ -35,13 +35,22 @@ def _flags(**settings: object) -> tuple[str, ...]:
     return tuple(part for name, value in settings.items() for part in (f"--{name}", str(value)))
 
 
+SMALL_SFT = _flags(
+    iterations=437,  # each of the 7,000 solutions once
+    problems_per_iteration=16,
+    learning_rate=1e-4,
+    warmup_steps=10,
+    micro_batch_tokens=2048,
+    evaluate_every=146,
+)
 SMALL_RL = _flags(iterations=30, problems_per_iteration=32, group_size=8, learning_rate=2e-5, evaluate_every=10)
 
 SMALL = Recipe(
     model="smollm2-135m",
     policy=_flags(shots=0, max_tokens=80, max_episode_tokens=300),
+    untrained=_flags(shots=8, max_tokens=80, max_episode_tokens=300),
     trainings=(
-        Training("sft", "sft", _flags(iterations=109, problems_per_iteration=64, learning_rate=2e-4, warmup_steps=5)),
+        Training("sft", "sft", SMALL_SFT),
         *(Training(f"rl-seed{seed}", "rloo", (*SMALL_RL, *_flags(seed=seed)), start="sft") for seed in (0, 1)),
     ),
 )
