@@ -36,7 +36,7 @@ def _flags(**settings: object) -> tuple[str, ...]:
 
 
 SMALL_SFT = _flags(
-    iterations=437,  # each of the 7,000 solutions once
+    iterations=437,  # each of the 6,973 solutions once
     problems_per_iteration=16,
     learning_rate=1e-4,
     warmup_steps=10,
