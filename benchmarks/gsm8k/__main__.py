@@ -39,8 +39,9 @@ def main(settings: Settings) -> None:
     ends = time.monotonic() + 60 * settings.minutes if settings.minutes else None
     for training in recipe.trainings:
         _train(training, recipe, folder, ends)
-    models = {"before": recipe.model} | {each.name: str(folder / each.name) for each in recipe.trainings}
-    rows = [row(name, _evaluate(name, model, recipe, folder, ends)) for name, model in models.items()]
+    models = {"before": (recipe.model, recipe.untrained_policy)}
+    models |= {each.name: (str(folder / each.name), recipe.policy) for each in recipe.trainings}
+    rows = [row(name, _evaluate(name, *model, folder, ends)) for name, model in models.items()]
     starts = [each.start or "before" for each in recipe.trainings]
     by_name = {each["name"]: each for each in rows}
     differences = [
@@ -70,14 +71,15 @@ def _train(training: Training, recipe: Recipe, folder: Path, ends: float | None)
         sys.exit("out of time: the same command continues")
 
 
-def _evaluate(name: str, model: str, recipe: Recipe, folder: Path, ends: float | None) -> dict[str, dict[str, Any]]:
+def _evaluate(
+    name: str, model: str, policy: tuple[str, ...], folder: Path, ends: float | None
+) -> dict[str, dict[str, Any]]:
     """All evaluations of one model, by the name of the measure."""
     found = {}
     for measure in MEASURES:
         output = folder / "evaluations" / f"{name}-{measure.name}.json"
         if not output.exists():
             _minutes_left(ends)
-            policy = recipe.untrained if model == recipe.model and recipe.untrained else recipe.policy
             _lmgym("eval", *TASK, "--model", model, *policy, *measure.flags, "--output", str(output))
         found[measure.name] = json.loads(output.read_text())[model]
     return found

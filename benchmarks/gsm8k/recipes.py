@@ -22,13 +22,13 @@ class Training:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A model, the flags of its policy, and its trainings."""
+    """A model, the flags of its policy before and since its first training, and its trainings."""
 
     model: str
+    untrained_policy: tuple[str, ...]
+    """The untrained model is evaluated with the prompt that serves it best."""
     policy: tuple[str, ...]
     trainings: tuple[Training, ...]
-    untrained: tuple[str, ...] = ()
-    """Flags of the policy before any training, where another prompt serves the untrained model better."""
 
 
 def _flags(**settings: object) -> tuple[str, ...]:
@@ -47,8 +47,8 @@ SMALL_RL = _flags(iterations=30, problems_per_iteration=32, group_size=8, learni
 
 SMALL = Recipe(
     model="smollm2-135m",
+    untrained_policy=_flags(shots=8, max_tokens=80, max_episode_tokens=300),
     policy=_flags(shots=0, max_tokens=80, max_episode_tokens=300),
-    untrained=_flags(shots=8, max_tokens=80, max_episode_tokens=300),
     trainings=(
         Training("sft", "sft", SMALL_SFT),
         *(Training(f"rl-seed{seed}", "rloo", (*SMALL_RL, *_flags(seed=seed)), start="sft") for seed in (0, 1)),

@@ -155,7 +155,8 @@ def _short(comparison: dict[str, Any]) -> str:
         "iteration": f"{work['shots']}-shot",
         "few_shot": "iteration",
         "stepwise": f"{work['turns']} turns",
-        "learning": "groups of 8",
+        "learning": "groups, 4 layers",
+        "groups": "all layers",
     }
     dtype = "" if comparison["dtype"] == "float32" else f", {comparison['dtype']}"
     return " ".join(filter(None, (section, told.get(section, "")))) + dtype

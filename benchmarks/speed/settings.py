@@ -31,7 +31,7 @@ class BenchSettings:
     and few_shot (TRL), large (half a billion parameters, lmgym alone), busy (lmgym beside a busy process), dtype (lmgym
     in bfloat16), growth (lmgym alone)."""
     repeats: int = 3
-    """Measured runs. One warm-up run is discarded, except for TRL, whose runs take minutes."""
+    """Measured runs. One warm-up run is discarded, except where a run of the other library takes minutes."""
     install_baselines: bool = True
     """Measure vLLM and TRL too. Each is installed into its own virtual environment when first needed."""
     out: str = "benchmarks"

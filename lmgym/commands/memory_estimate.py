@@ -152,19 +152,20 @@ def estimate_memory(shape: ModelShape, work: Workload, free: int | None = None) 
 
 def _activations(shape: ModelShape, work: Workload) -> int:
     """The activations that a forward pass saves for the gradient, fitted to what autograd saves for a Llama."""
-    computed, has_low_memory_layers = work.dtype.itemsize, shape.has_low_memory_layers and work.on_cpu
+    computed, keeps_less = work.dtype.itemsize, shape.has_low_memory_layers and work.on_cpu
     batch = max(work.micro_batch_tokens, work.row_tokens)
     # Norms are computed in float32; projections, rotary embeddings and the gated MLP in `dtype`.
-    norms, products = (2, 2 if not work.lora_rank else 4) if has_low_memory_layers else (4, 4)
+    norms = 2 if keeps_less else 4
+    products = 2 if keeps_less and not work.lora_rank else 4
     layer = norms * FLOAT32 * shape.hidden_size
     layer += computed * (4 * shape.hidden_size + products * shape.intermediate_size + 2 * shape.key_size)
     states = FLOAT32 * shape.hidden_size
     tokens = batch + work.shared_tokens
     kept = tokens * (shape.layers * states + layer if work.recompute_activations else shape.layers * layer)
-    is_cast = work.dtype != torch.float32 and not has_low_memory_layers
+    is_cast = work.dtype != torch.float32 and not keeps_less
     cast = computed * (shape.parameters - shape.embedding_parameters) if is_cast else 0
     logits = 3 * FLOAT32 * min(batch, VOCABULARY_CHUNK) * shape.vocabulary
-    head = FLOAT32 * shape.embedding_parameters if not (work.lora_rank or has_low_memory_layers) else 0
+    head = FLOAT32 * shape.embedding_parameters if not (work.lora_rank or keeps_less) else 0
     return kept + 4 * tokens * states + cast + logits + head
 
 

@@ -15,7 +15,7 @@ CHUNK = 128
 """Positions whose logits are in memory at the same time."""
 
 COLUMNS = 1 << 14
-"""Rows of the output layer that are multiplied at a time: oneDNN copies a weight into its own format for a product."""
+"""Columns of the logits that are computed at a time: for a product, oneDNN copies its weight into its own format."""
 
 MASKED_LOGIT = -1e30
 """Replaces -inf for truncated ids: their probability is still 0, and 0 times it is not nan."""

@@ -54,7 +54,7 @@ def test_the_tables_have_shares_gains_and_p_values():
 def test_every_flag_of_a_recipe_exists(name):
     for training in RECIPES[name].trainings:
         known = flag_names(TrainSettings(find_algorithm(training.algorithm).Config()))
-        flags = [*training.flags, *RECIPES[name].policy]
+        flags = [*training.flags, *RECIPES[name].policy, *RECIPES[name].untrained_policy]
         assert {flag.removeprefix("--") for flag in flags if flag.startswith("--")} <= set(known)
 
 
@@ -87,7 +87,8 @@ def test_finished_parts_are_not_repeated_and_interrupted_ones_are_resumed(tmp_pa
     resumed = [given for given in asked if "--resume" in given]
     assert len(resumed) == trainings
     assert all("--minutes" in given for given in resumed)
-    assert len([given for given in asked if given[:1] == ["eval"]]) == 3 * (trainings + 1)
+    shots = [given[given.index("--shots") + 1] for given in asked if given[:1] == ["eval"]]
+    assert shots == ["8"] * 3 + ["0"] * 3 * trainings  # the untrained model first, with its own prompt
     count = len(asked)
     command.main(settings)
     assert [given for given in asked[count:] if given] == []
