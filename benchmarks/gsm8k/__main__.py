@@ -24,8 +24,9 @@ HERE = Path(__file__).parent
 class Settings:
     """Which recipe to repeat."""
 
-    recipe: Literal["small"] = "small"
-    """small: SmolLM2-135M, supervised fine-tuning and then RL, line by line with the calculator."""
+    recipe: Literal["small", "qwen"] = "small"
+    """small: SmolLM2-135M, one pass of supervised fine-tuning and then RL, line by line with the calculator; qwen:
+    qwen2.5-coder-0.5b, a short warm start and then RL."""
     runs: str = "runs/gsm8k"
     """Where the runs and the evaluations are kept."""
     minutes: float = 0.0

@@ -55,4 +55,21 @@ SMALL = Recipe(
     ),
 )
 
-RECIPES = {"small": SMALL}
+QWEN_SFT = _flags(
+    iterations=40,  # a short warm start: 640 of the 6,973 solutions
+    problems_per_iteration=16,
+    learning_rate=2e-5,
+    warmup_steps=4,
+    micro_batch_tokens=2048,
+    evaluate_every=20,
+)
+QWEN_RL = _flags(iterations=40, problems_per_iteration=16, group_size=8, learning_rate=1e-5, evaluate_every=10)
+
+QWEN = Recipe(
+    model="qwen2.5-coder-0.5b",
+    untrained_policy=_flags(shots=4, max_tokens=80, max_episode_tokens=300),
+    policy=_flags(shots=0, max_tokens=80, max_episode_tokens=300),
+    trainings=(Training("sft", "sft", QWEN_SFT), Training("rl", "reinforce-stable", QWEN_RL, start="sft")),
+)
+
+RECIPES = {"small": SMALL, "qwen": QWEN}
