@@ -5,6 +5,9 @@ A small run:
     python examples/reinforce_stable_on_gsm8k_training.py --model_name_or_path smollm2-135m \
         --train_data_file gsm8k:train --test_gsm8k_path gsm8k:test --n_few_shot_examples 3 --num_iterations 4 \
         --num_collection_episodes 32 --max_trajectory_steps 6 --n_eval_steps 20 --sym_calc --evaluation_at_start
+
+On several processes: torchrun --standalone --nproc-per-node 2 examples/reinforce_stable_on_gsm8k_training.py …
+With rollouts on servers that `lmgym serve` started: … --engine vllm --servers http://host:8000,http://host:8001
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import tyro
 
@@ -20,7 +24,11 @@ import lmgym
 from lmgym.algorithms.parts import KLPenalty
 from lmgym.algorithms.reinforce_stable import ReinforceStable, ReinforceStableConfig
 from lmgym.commands.train import load_buffer, report
+from lmgym.distributed.launch import joined_processes
+from lmgym.distributed.processes import processes
+from lmgym.engines.server.connect import connect
 from lmgym.errors import UserError
+from lmgym.models.loading import load_model
 from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.llm_policy import LLMPolicy
 from lmgym.policies.policy_for import policy_for
@@ -86,27 +94,38 @@ class Arguments:
     """Evaluate before the first iteration."""
     update_ref_iterations: int = 0
     """Copy the policy into the reference every this many iterations; 0: never."""
+    engine: Literal["torch", "vllm", "sglang"] = "torch"
+    """torch: sample in this process; vllm, sglang: on --servers."""
+    servers: str = ""
+    """Addresses of inference servers, separated by commas."""
+    weights_folder: str = "weights"
+    """A folder that the servers can read, where new weights are written."""
 
 
 def main(arguments: Arguments) -> None:
     run_folder = Path(arguments.save_path)
-    if run_folder.exists():
+    if processes().decide(run_folder.exists):
         raise UserError(f"{run_folder} exists already; choose another --save_path.")
     env = lmgym.make(arguments.train_data_file, max_steps=arguments.max_trajectory_steps)
     eval_env = lmgym.make(arguments.test_gsm8k_path, max_steps=arguments.max_trajectory_steps)
     examples = few_shot_examples(lmgym.make(arguments.gsm8k_path), arguments.n_few_shot_examples)
 
-    def make_policy(model_name: str) -> LLMPolicy:
+    def make_policy(model_name: str, engine_name: str = "torch") -> LLMPolicy:
+        model, engine = load_model(model_name), None
+        if engine_name != "torch":
+            urls = [url for url in arguments.servers.split(",") if url]
+            engine = connect(engine_name, urls, model, Path(arguments.weights_folder))
         return policy_for(
             env,
-            model_name,
+            model,
+            engine=engine,
             examples=examples,
             system_prompt=load_system_prompt(arguments.sys_prompt_path),
             max_tokens=LINE_TOKENS,
             calculator=arguments.sym_calc,
         )
 
-    policy = make_policy(arguments.model_name_or_path)
+    policy = make_policy(arguments.model_name_or_path, arguments.engine)
     ref_policy = make_policy(arguments.ref_model_name or arguments.model_name_or_path)
 
     episodes = arguments.num_collection_episodes
@@ -132,7 +151,7 @@ def main(arguments: Arguments) -> None:
     try:
         algorithm.train()
     finally:
-        if arguments.cache_buffer:
+        if arguments.cache_buffer and processes().is_first:
             algorithm.buffer.save(Path(arguments.buffer_cache_path))
     report(algorithm, run_folder)
 
@@ -142,7 +161,8 @@ if __name__ == "__main__":
     if given.cache_dir:
         os.environ["LMGYM_CACHE"] = given.cache_dir
     try:
-        main(given)
+        with joined_processes():
+            main(given)
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(2)

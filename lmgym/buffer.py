@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from lmgym.distributed.processes import processes
 from lmgym.errors import UserError
 from lmgym.types import Action, Episode, Problem, State, Step
 
@@ -57,7 +58,7 @@ class Buffer:
             if group_key(episode) not in self._evicted:
                 self.episodes.append(episode)
         self.evict()
-        if self.path is not None:
+        if self.path is not None and episodes:
             append_episodes(self.path, episodes)
 
     def evict(self) -> None:
@@ -72,6 +73,12 @@ class Buffer:
                 evicted.add(key)
         self._evicted |= evicted
         self.episodes = deque(episode for episode in self.episodes if group_key(episode) not in evicted)
+
+    def gather(self, iteration: int) -> None:
+        """Adds the episodes of this iteration that other processes have collected."""
+        own = self.of_iteration(iteration)
+        known = {episode.steps[0].state.episode for episode in own}
+        self.extend(episode for episode in processes().gather(own) if episode.steps[0].state.episode not in known)
 
     def drop_unfinished(self) -> None:
         """Discards episodes that were interrupted."""
@@ -91,7 +98,7 @@ class Buffer:
         for episode in self.episodes:
             if before is None or episode.iteration < before:
                 groups.setdefault(group_key(episode), []).append(episode)
-        keys = list(groups)
+        keys = sorted(groups)  # and not by when they ended
         drawn: list[Episode] = []
         for index in random.permutation(len(keys)):
             if len(drawn) >= count:
@@ -183,6 +190,7 @@ def episode_to_row(episode: Episode) -> dict[str, Any]:
                 "mask": action.mask,
                 "finish": action.finish,
                 "policy_version": action.policy_version,
+                **({"versions": action.versions} if action.versions else {}),
                 "reward": step.reward,
                 "terminated": step.terminated,
                 "truncated": step.truncated,
@@ -222,6 +230,7 @@ def row_to_episode(row: dict[str, Any]) -> Episode:
             mask=tuple(part["mask"]),
             finish=part["finish"],
             policy_version=part["policy_version"],
+            versions=tuple(part.get("versions", ())),
             episode=state.episode,
         )
         following = replace(

@@ -79,6 +79,9 @@ class Action:
     finish: Finish = "stop"
     """`eos`: the model ended its turn; `stop`: a stop condition, such as a newline; `length`: the token budget."""
     policy_version: int = 0
+    """The version that sampled it; the oldest one if the weights changed while it was sampled."""
+    versions: tuple[int, ...] = ()
+    """The version that sampled each token, if they differ; else empty."""
     episode: int = 0
 
 
@@ -117,6 +120,11 @@ class Episode:
         return self.steps[0].state.group
 
     @property
+    def policy_version(self) -> int:
+        """The oldest version that sampled a token of it."""
+        return min(step.action.policy_version for step in self.steps)
+
+    @property
     def tokens(self) -> tuple[int, ...]:
         """Every id of the episode in order: the prompt of the last action contains all earlier ids."""
         return self.steps[-1].action.prompt_ids + self.steps[-1].action.token_ids
@@ -130,6 +138,13 @@ class Episode:
     def logprobs(self) -> tuple[float, ...]:
         """The sampler's log-probability of each action token, 0 elsewhere."""
         return self._spread([step.action.logprobs for step in self.steps], 0.0)
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """The policy version that sampled each action token, `OFF_POLICY` elsewhere."""
+        actions = [step.action for step in self.steps]
+        known = [action.versions or (action.policy_version,) * len(action.token_ids) for action in actions]
+        return self._spread(known, OFF_POLICY)
 
     @property
     def step_index(self) -> tuple[int, ...]:

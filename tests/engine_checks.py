@@ -93,7 +93,7 @@ def check_same(requests: Sequence[Request], fast: Sequence[Completion], plain: S
     for one, other in zip(fast, plain, strict=True):
         assert one.token_ids == other.token_ids
         assert one.finish == other.finish
-        assert one.policy_version == other.policy_version
+        assert one.versions == other.versions
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
 
 
@@ -148,7 +148,7 @@ def check_exact(model: LanguageModel, requests: Sequence[Request], completions: 
                 assert float(left[place].max() - left[place, token]) < 1e-4
             else:
                 assert is_in_cell(left[place].exp(), token, pair)
-            replayed.append(token, written.logprobs[place], model.eos_ids, written.policy_version)
+            replayed.append(token, written.logprobs[place], model.eos_ids, written.versions[place])
         assert replayed.done
         assert replayed.completion == written
 

@@ -51,6 +51,8 @@ class RLConfig:
     """Prefer problems with a success rate of 20 to 80 % when last sampled, among the first 1024 of the task."""
     replay_episodes: int = 0
     """Episodes of earlier iterations, in whole groups, added to each update."""
+    max_staleness: int = 0
+    """Sample on servers while learning, with weights at most this many iterations old; 0: sample, then learn."""
     evaluate_every: int = 0
     """Evaluate every this many iterations; 0: only before and after training."""
     eval_problems: int = 200
@@ -152,11 +154,14 @@ class RLConfig:
         if self.is_group_relative and self.group_size == 1:
             other = "" if self.compares_groups else ", or another --baseline"
             raise UserError(f"an episode alone in its group has no advantage: give --group_size 2 or more{other}.")
-        if not self.corrects_stale_episodes() and (self.replay_episodes or self.updates_per_iteration > 1):
+        is_stale = self.replay_episodes or self.updates_per_iteration > 1 or self.max_staleness
+        if is_stale and not self.corrects_stale_episodes():
             raise UserError(
                 "without importance weights only one update on fresh episodes is unbiased: give --tis_cap 2, or use "
-                "reinforce-stable, for --replay_episodes or --updates_per_iteration."
+                "reinforce-stable, for --replay_episodes, --updates_per_iteration or --max_staleness."
             )
+        if self.max_staleness and (self.curriculum or self.resample_rounds > 1):
+            raise UserError("--max_staleness goes with neither --curriculum nor --max_resample_rounds.")
         for part in self.parts():
             if hasattr(part, "check"):
                 part.check()

@@ -61,6 +61,7 @@ class Distill(RLAlgorithm):
     """
 
     Config: ClassVar[type[RLConfig]] = DistillConfig
+    can_shard: ClassVar[bool] = False
     config: DistillConfig
     learns_from_reference: ClassVar[bool] = True
 

@@ -41,6 +41,7 @@ class DPO(RLAlgorithm):
     """One pair of each group whose returns differ (https://arxiv.org/abs/2305.18290)."""
 
     Config: ClassVar[type[RLConfig]] = DPOConfig
+    can_shard: ClassVar[bool] = False
     config: DPOConfig
     compares_episodes: ClassVar[bool] = True
 

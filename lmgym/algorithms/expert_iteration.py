@@ -39,6 +39,7 @@ class ExpertIteration(RLAlgorithm):
     """Fine-tuning on own successes (https://arxiv.org/abs/2203.14465, https://arxiv.org/abs/2304.06767)."""
 
     Config: ClassVar[type[RLConfig]] = ExpertIterationConfig
+    can_shard: ClassVar[bool] = False
     config: ExpertIterationConfig
     initial_weights: InitialWeights | None = None
 

@@ -24,7 +24,8 @@ def greedy_returns(algorithm: RLAlgorithm, discount: float = 1.0) -> Tensor:
 
 def check_greedy_baseline(config: RLConfig) -> None:
     """Refuses episodes of problems that have no greedy episode in this iteration."""
-    if config.replay_episodes or config.curriculum or config.resample_rounds > 1:
+    if config.replay_episodes or config.curriculum or config.resample_rounds > 1 or config.max_staleness:
         raise UserError(
-            "a greedy baseline goes with neither --replay_episodes nor --curriculum nor --max_resample_rounds."
+            "a greedy baseline goes with neither --replay_episodes nor --curriculum nor --max_resample_rounds nor "
+            "--max_staleness."
         )

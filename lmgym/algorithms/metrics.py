@@ -29,9 +29,12 @@ def outcome_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     }
 
 
-def update_metrics(update: Update, selected: Batch) -> dict[str, float]:
-    """Loss, entropy, gradient norm, learning rate, and the log-prob difference of sampler and learner."""
-    on_policy = selected.mask & selected.on_policy[:, None]
+def update_metrics(update: Update, selected: Batch, version: int) -> dict[str, float]:
+    """Loss, entropy, gradient norm, learning rate, and the log-prob difference of sampler and learner.
+
+    That is of the tokens that the weights of this version sampled; 0 if there are none.
+    """
+    on_policy = selected.mask & (selected.versions == version)
     difference = (update.logprobs - selected.logprobs).abs()
     return {
         "loss": update.loss,

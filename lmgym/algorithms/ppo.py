@@ -80,6 +80,7 @@ class PPO(RLAlgorithm):
     """
 
     Config: ClassVar[type[RLConfig]] = PPOConfig
+    can_shard: ClassVar[bool] = False
     config: PPOConfig
     critic: Critic
 

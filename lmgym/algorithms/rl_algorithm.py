@@ -7,9 +7,10 @@ update      episodes → batch → reference log-probs → advantages → select
 
 from __future__ import annotations
 
+import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, final
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch import Tensor
 from lmgym.advantages import EPS, informative_groups
 from lmgym.algorithms.catalogue import name_of
 from lmgym.algorithms.config import RLConfig
+from lmgym.algorithms.continued_rollouts import ContinuedRollouts
 from lmgym.algorithms.metrics import has_signal, measured_kl, outcome_metrics, update_metrics, without_signal
 from lmgym.algorithms.parts import EntropyBonus, GroupFilter, KLPenalty
 from lmgym.algorithms.problem_order import ProblemOrder
@@ -60,6 +62,8 @@ class RLAlgorithm(ABC):
     Config: ClassVar[type[RLConfig]] = RLConfig
     compares_episodes: ClassVar[bool] = False
     """Whether the loss compares episodes of a group, so that no micro-batch may split a group."""
+    can_shard: ClassVar[bool] = True
+    """Whether --shard is supported; not where a second network samples, learns or is kept."""
     learns_from_reference: ClassVar[bool] = False
     """Whether the KL to the reference is itself the objective, as in distillation."""
 
@@ -77,12 +81,21 @@ class RLAlgorithm(ABC):
         config.check()
         if policy.distribution.temperature == 0:
             raise UserError("a policy that learns must sample: give it a temperature above 0.")
+        kl = config.part(KLPenalty)
+        keeps_networks = not self.can_shard or (kl is not None and bool(kl.update_reference_every))
+        if policy.model.is_sharded and keeps_networks:
+            raise UserError("--shard is not supported where a second network is trained, sampled from or updated.")
         if config.recompute_activations:
             policy.model.recompute_activations()
         self.policy = policy
         self.actor: Policy = policy
         """The policy that samples the episodes: the one that learns, or an expert, a teacher, the reference."""
-        self.envs = VectorEnv(env)
+        self.envs = VectorEnv(env, not policy.serves_all_processes)
+        self.continued: ContinuedRollouts | None = None
+        """With --max_staleness, the rollouts that go on while the policy learns."""
+        if config.max_staleness:
+            self.continued = ContinuedRollouts(policy, env, config.problems_per_iteration, config.max_staleness)
+            self.envs = self.continued.envs
         self.run = run or Run()
         settings = config.learner_settings(policy.distribution, self.compares_episodes)
         value_head = make_value_head(policy.model) if config.uses_value_head else None
@@ -113,6 +126,8 @@ class RLAlgorithm(ABC):
         if shared:
             self.run.warn(contamination_warning(len(shared), len(self.evaluator.indices)))
         self.setup(ref_policy)
+        if self.continued is not None and self.actor is not self.policy:
+            raise UserError("--max_staleness is of weights that learn: here others sample the episodes.")
 
     def train(self) -> None:
         """The classic loop: collect episodes and update the policy; evaluate and save when it is time."""
@@ -125,14 +140,13 @@ class RLAlgorithm(ABC):
                 if self.evaluator.is_due(self.iteration):
                     self.evaluate()
                 started = time.perf_counter()
-                states = self.envs.reset(self.next_problems(), config.group_size, self.next_seed())
-                while states:
+                self.envs.reset(self.next_problems(), config.group_size, self.next_seed())
+                while states := self.envs.states or self.resample():
                     actions = self.actor.next_actions(states)  # whichever are ready
                     steps = self.envs.step(actions)
                     self.buffer.add(steps, self.iteration)
-                    states = self.envs.states or self.resample()
                 collected = time.perf_counter()
-                with uninterrupted():
+                with uninterrupted(), self._continuing_rollouts():
                     metrics = self.update_policy()
                     self.iteration += 1
                     self.run.log(self.iteration, metrics | _seconds(started, collected))
@@ -191,6 +205,8 @@ class RLAlgorithm(ABC):
         if not episodes:
             raise UserError("there are no episodes to learn from: --load_episodes reads a file of them.")
         self.trained_problems.add(episode.problem for episode in episodes)
+        if self.continued is not None:
+            self.recorded |= self.continued.metrics(fresh)
 
         batch = self._make_batch([*fresh, *replayed])
         batch = self._with_reference(batch)
@@ -200,12 +216,14 @@ class RLAlgorithm(ABC):
         had_signal, self._had_signal = self._had_signal, has_signal(batch, config) or self._learns_from_kl
         if had_signal and not self._had_signal:
             self.run.warn(without_signal(episodes))
+        version = self.policy.model.version
         update, computed = self._optimise(selected, batch)
+        self.policy.engine.update_weights()
 
         tokens = float(sum(episode.length for episode in fresh))
         self.state["tokens"] = self.state.get("tokens", 0.0) + tokens
         metrics = outcome_metrics(episodes) | {"tokens": tokens, "episodes_learnt": float(len(selected))}
-        metrics |= update_metrics(update, computed)
+        metrics |= update_metrics(update, computed, version)
         if self.reference is not None:
             metrics |= {"kl": measured_kl(update, computed, batch), "kl_coeff": batch.kl_coeff}
             self._adapt_kl_coeff(metrics["kl"])
@@ -216,17 +234,24 @@ class RLAlgorithm(ABC):
 
     @final
     def resample(self) -> list[State]:
-        """Dynamic sampling: further problems while too few groups are informative and rounds are left."""
-        config = self.config
-        if config.resample_rounds == 1:
-            return []
-        batch = Batch.from_episodes(self.buffer.of_iteration(self.iteration))
-        groups = len(batch.group.unique())
-        informative = batch.group[informative_groups(self.advantages(batch), batch.group)].unique()
-        done = groups // config.problems_per_iteration
-        if done >= config.resample_rounds or len(informative) >= config.problems_per_iteration:
-            return []
-        return self.envs.reset(self.next_problems(done), config.group_size, self.next_seed(), groups)
+        """Dynamic sampling: further problems while too few groups are informative and rounds are left.
+
+        It is called when all episodes of this process have ended, and first takes those of the other processes. A
+        process that has no share of the further problems waits here for the others.
+        """
+        config, states = self.config, list[State]()
+        while not states:
+            self.buffer.gather(self.iteration)
+            if config.resample_rounds == 1 or not config.problems_per_iteration:
+                break
+            batch = Batch.from_episodes(self.buffer.of_iteration(self.iteration))
+            groups = len(batch.group.unique())
+            informative = batch.group[informative_groups(self.advantages(batch), batch.group)].unique()
+            done = groups // config.problems_per_iteration
+            if done >= config.resample_rounds or len(informative) >= config.problems_per_iteration:
+                break
+            states = self.envs.reset(self.next_problems(done), config.group_size, self.next_seed(), groups)
+        return states
 
     @final
     def evaluate(self) -> Evaluation | None:
@@ -244,7 +269,10 @@ class RLAlgorithm(ABC):
         """The problems of this iteration, by index."""
         if self.config.curriculum:
             return self.problem_order.curriculum(self.iteration, self.buffer.episodes)
-        return self.problem_order.shuffled(self.iteration, resample_round)
+        if self.continued is None:
+            return self.problem_order.shuffled(self.iteration, resample_round)
+        started = self.continued.iterations_to_start(self.iteration, self.config.iterations)
+        return [index for iteration in started for index in self.problem_order.shuffled(iteration)]
 
     @final
     def next_seed(self) -> int:
@@ -273,6 +301,19 @@ class RLAlgorithm(ABC):
         """A resumed run with another end or another rate decays from this factor to 0 at its new end."""
         if self.learner.steps_done > self.config.warmup_steps:
             self.state |= {"schedule_step": self.learner.steps_done - 1, "schedule_factor": factor}
+
+    @contextlib.contextmanager
+    def _continuing_rollouts(self) -> Iterator[None]:
+        """With --max_staleness, samples episodes of the next iteration while the block runs."""
+        if self.continued is None:
+            yield
+        elif self.iteration + 1 == self.config.iterations:
+            self.continued.stop()
+            yield
+        else:
+            with self.continued.stepping() as early:
+                yield
+            self.buffer.add(early, self.iteration)
 
     @property
     def _learns_from_kl(self) -> bool:

@@ -304,6 +304,8 @@ def folder_with_model(folder: Path) -> Path:
     for candidate in (folder / "model", *(path / "model" for path in newest_first)):
         if is_model(candidate):
             return candidate
+    if any((path / "shards").exists() for path in newest_first):
+        raise UserError(f"the checkpoints of {folder} are sharded: make one model of them with lmgym export {folder}")
     raise UserError(
         f"the folder {folder} is not a model: it has neither a config.json with a model_type nor an "
         f"adapter_config.json, and no model or checkpoints/<number>/model inside; give {OTHER_MODELS}, or one of the "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from dataclasses import make_dataclass, replace
 from pathlib import Path
@@ -21,6 +22,10 @@ USAGE = """lmgym: a gym for language models
   lmgym train --resume RUN [flags]  continue a run from its newest checkpoint
   lmgym eval [flags]                evaluate a model, alone or against another
   lmgym play [flags]                solve a problem yourself
+  lmgym serve MODEL [flags]         start an inference server for --engine vllm
+  lmgym servers URL…                what servers are serving, and how fast
+  lmgym export RUN                  write the model of a run as an ordinary Hugging Face folder
+  lmgym selftest [flags]            check lmgym on this device
   lmgym envs                        list the environments
   lmgym algorithms                  list the algorithms
   lmgym models                      list the models
@@ -73,12 +78,19 @@ def _dispatch(arguments: list[str]) -> None:
 
 
 def _train(arguments: list[str]) -> None:
+    from lmgym.distributed.launch import joined_processes
+
+    with joined_processes():
+        _train_together(arguments)
+
+
+def _train_together(arguments: list[str]) -> None:
     from lmgym.algorithms.registry import find_algorithm
     from lmgym.commands import train as command
 
     named = arguments[0] if arguments and not arguments[0].startswith("-") else None
     arguments = arguments[1:] if named else arguments
-    resumed = _value_of("--resume", arguments)
+    resumed = _value_of("--resume", arguments) or _begun_before_restart(arguments)
     if resumed is not None:
         _resume(Path(resumed), named, arguments)
         return
@@ -86,6 +98,26 @@ def _train(arguments: list[str]) -> None:
     algorithm = find_algorithm(name)
     settings = _parse_train(algorithm.Config, arguments, prog=f"lmgym train {name}")
     command.train(name, algorithm, settings)
+
+
+def _begun_before_restart(arguments: list[str]) -> str | None:
+    """The run to resume after torchrun has started the processes again; a run without a checkpoint starts anew."""
+    from lmgym.distributed.launch import attempt, is_marked, may_restart
+    from lmgym.distributed.processes import processes
+
+    out = _value_of("--out", arguments)
+    if may_restart() and out is None:
+        raise UserError("torchrun --max-restarts needs --out, so that a restart finds the run.")
+
+    def begun() -> str | None:
+        if not attempt() or out is None or not is_marked(Path(out)):
+            return None
+        if any(Path(out).glob("checkpoints/[0-9]*/state.json")):
+            return out
+        shutil.rmtree(out, ignore_errors=True)
+        return None
+
+    return processes().decide(begun)
 
 
 def _resume(folder: Path, named: str | None, arguments: list[str]) -> None:
@@ -137,7 +169,8 @@ def _eval(arguments: list[str]) -> None:
             messages.print(changes, markup=False, soft_wrap=True)
         require_names(Path(model), saved, ("env", "policy", "shots"), arguments)
         trained = settings_from(RLConfig, saved)
-        trained.policy.lora_rank = 0
+        place = replace(trained.policy, engine="torch", servers="", weights_folder="", shard=False)
+        trained.policy = replace(place, lora_rank=0)  # it is evaluated here, wherever it was trained
         if _value_of("--env", arguments) is not None:  # the run's options are those of the run's own environment
             trained.task.env_options, trained.run.eval_env = {}, ""
         default = EvalSettings(replace(default.measure, eval_env=trained.run.eval_env), trained.task, trained.policy)
@@ -148,6 +181,33 @@ def _play(arguments: list[str]) -> None:
     from lmgym.commands.play import PlaySettings, play
 
     play(_parse_task(PlaySettings, arguments, "lmgym play", PlaySettings()))
+
+
+def _serve(arguments: list[str]) -> None:
+    from lmgym.commands.serve import ServeSettings, serve
+
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    settings = _parse(ServeSettings, arguments[:end], "lmgym serve", ServeSettings())
+    serve(settings, vllm_flags=arguments[end + 1 :])
+
+
+def _export(arguments: list[str]) -> None:
+    from lmgym.commands.export import ExportSettings, export
+
+    export(_parse(ExportSettings, arguments, "lmgym export", ExportSettings()))
+
+
+def _selftest(arguments: list[str]) -> None:
+    from lmgym.commands.selftest import SelftestSettings, selftest
+
+    if not selftest(_parse(SelftestSettings, arguments, "lmgym selftest", SelftestSettings())):
+        sys.exit(1)
+
+
+def _servers(arguments: list[str]) -> None:
+    from lmgym.commands.serve import ServersSettings, show_servers
+
+    show_servers(_parse(ServersSettings, arguments, "lmgym servers", ServersSettings()))
 
 
 def _listing(function_name: str) -> Any:
@@ -165,6 +225,10 @@ COMMANDS = {
     "train": _train,
     "eval": _eval,
     "play": _play,
+    "serve": _serve,
+    "servers": _servers,
+    "export": _export,
+    "selftest": _selftest,
     "envs": _listing("list_envs"),
     "algorithms": _listing("list_algorithms"),
     "models": _listing("list_models"),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from lmgym.algorithms.config import RLConfig
 from lmgym.commands.memory_estimate import MemoryEstimate, Workload, memory_report
 from lmgym.commands.settings import PolicySettings
+from lmgym.distributed.processes import processes
 from lmgym.envs.env import Env
 from lmgym.models.loading import find_device, find_dtype
 from lmgym.types import Problem
@@ -40,5 +41,7 @@ def expected_memory(
         rows=min(ROWS, episodes),
         shared_tokens=shown // CHARACTERS_PER_TOKEN,
         row_tokens=min(len(env.problems[0].prompt) // CHARACTERS_PER_TOKEN + sampled, LONGEST),
+        shards=processes().count if policy.shard else 1,
+        on_servers=policy.engine != "torch",
     )
     return memory_report(model, device, work, reference)

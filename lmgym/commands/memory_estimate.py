@@ -95,6 +95,10 @@ class Workload:
     """Tokens of the prefix that all prompts share, such as worked examples."""
     row_tokens: int = 512
     """Tokens of a whole episode after the shared prefix."""
+    shards: int = 1
+    """Processes among which weights, gradients and moments are divided."""
+    on_servers: bool = False
+    """Whether others sample."""
 
 
 @dataclass(frozen=True)
@@ -138,13 +142,18 @@ def estimate_memory(shape: ModelShape, work: Workload, free: int | None = None) 
     computed = work.dtype.itemsize
     held = work.rows * rounded_capacity(work.row_tokens) + work.shared_tokens
     cached = 2 * shape.layers * shape.key_size * computed * held if shape.shares else 0
+    engine = computed * (shape.parameters + adapter) if shape.shares else 0
+    if work.shards > 1:  # the engine reads a whole copy of the weights
+        engine += FLOAT32 * shape.parameters
+    if work.on_servers:
+        engine = cached = 0
     return MemoryEstimate(
-        weights=FLOAT32 * (shape.parameters + adapter),
-        gradients=FLOAT32 * learning,
-        moments=2 * FLOAT32 * learning,
-        reference=FLOAT32 * work.reference_parameters,
+        weights=FLOAT32 * (shape.parameters + adapter) // work.shards,
+        gradients=FLOAT32 * learning // work.shards,
+        moments=2 * FLOAT32 * learning // work.shards,
+        reference=FLOAT32 * work.reference_parameters // work.shards,
         critic=FLOAT32 * (shape.parameters + adapter + 3 * learning) if work.critic else 0,
-        engine=computed * (shape.parameters + adapter) if shape.shares else 0,
+        engine=engine,
         kv_cache=cached if free is None else min(cached, int(MEMORY_SHARE * free)),
         activations=_activations(shape, work),
     )

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from lmgym.envs import Env, make, takes_option
 from lmgym.envs.options import literal
 from lmgym.errors import UserError
 from lmgym.types import Problem
+
+if TYPE_CHECKING:  # listing what there is needs no torch
+    from lmgym.engines.engine import Engine
+    from lmgym.models.language_model import LanguageModel
 
 
 @dataclass
@@ -71,11 +76,24 @@ class PolicySettings:
     """auto: CUDA, else MPS, else CPU; or a torch device such as cuda:1."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Compute type; weights stay in float32. auto: bfloat16 where it is faster."""
+    engine: Literal["torch", "vllm", "sglang"] = "torch"
+    """torch: in this process; vllm, sglang: on the inference servers that --servers names."""
+    servers: str = ""
+    """Addresses of inference servers, separated by commas: http://host:8000,http://host:8001"""
+    weights_folder: str = ""
+    """A folder that the servers can read, where new weights are written; by default in LMGYM_CACHE."""
+    shard: bool = False
+    """Under torchrun: divide weights, gradients and moments among the processes (FSDP2)."""
     lora_rank: int = 0
     """Train a LoRA adapter of this rank, with alpha = 2 · rank (needs: pip install 'lmgym[lora]'); 0: all weights."""
 
-    def make(self, env: Env, examples: Sequence[Problem], model: str | None = None, seed: int = 0) -> Any:
-        """Loads the model, or `model` instead, and makes a policy for `env`; `seed` initialises a LoRA adapter."""
+    def make(
+        self, env: Env, examples: Sequence[Problem], model: str | None = None, seed: int = 0, samples: bool = True
+    ) -> Any:
+        """Loads the model, or `model` instead, and makes a policy for `env`, which `samples` or only scores.
+
+        `seed` initialises a LoRA adapter.
+        """
         from lmgym.models.loading import load_model
         from lmgym.models.lora import LoraSettings
         from lmgym.policies.policy_for import policy_for
@@ -86,9 +104,10 @@ class PolicySettings:
         # A loaded adapter is trained itself; a second one on top of it would not be saved with it.
         rank = self.lora_rank if model is None else 0
         lora = LoraSettings(rank, 2 * rank, seed=seed) if rank else None
+        loaded = load_model(model or self.model, device=self.device, dtype=self.dtype, lora=lora)
         return policy_for(
             env,
-            load_model(model or self.model, device=self.device, dtype=self.dtype, lora=lora),
+            loaded,
             policy=self.policy,
             examples=examples,
             system_prompt=None if self.system_prompt is None else load_system_prompt(self.system_prompt),
@@ -98,4 +117,30 @@ class PolicySettings:
             top_p=self.top_p,
             calculator=self.calculator,
             max_episode_tokens=self.max_episode_tokens,
+            engine=self._engine(loaded, samples),
         )
+
+    def _engine(self, model: LanguageModel, samples: bool) -> Engine | None:
+        """The engine of a model that `samples`, unless it is the default; with --shard, the model is sharded here."""
+        engine = self._connect(model) if samples else None
+        if self.shard:
+            from lmgym.distributed.sharding import shard
+            from lmgym.engines.replica_engine import ReplicaEngine
+            from lmgym.policies.llm_policy import engine_for
+
+            if samples and engine is None:
+                engine = ReplicaEngine(model, engine_for(model.frozen_copy()))
+            shard(model)
+        return engine
+
+    def _connect(self, model: LanguageModel) -> Engine | None:
+        """The engine of the servers, or None for the one in this process."""
+        if self.engine == "torch":
+            if self.servers:
+                raise UserError("--servers would not be used: say what they run with --engine vllm or --engine sglang.")
+            return None
+        from lmgym.assets.catalogue import cache_dir
+        from lmgym.engines.server.connect import connect
+
+        folder = Path(self.weights_folder) if self.weights_folder else cache_dir() / "weights"
+        return connect(self.engine, [url for url in self.servers.split(",") if url], model, folder)

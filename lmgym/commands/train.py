@@ -20,6 +20,8 @@ from lmgym.commands.memory import expected_memory
 from lmgym.commands.memory_estimate import MemoryEstimate
 from lmgym.commands.settings import PolicySettings, TaskSettings
 from lmgym.console import results
+from lmgym.distributed.launch import mark
+from lmgym.distributed.processes import processes
 from lmgym.envs import names
 from lmgym.errors import UserError
 from lmgym.evaluation.trained_problems import trained_problems
@@ -71,12 +73,10 @@ def train(algorithm_name: str, algorithm_class: type[RLAlgorithm], settings: Tra
     """Starts a run and trains to its end."""
     settings.algorithm.check()
     check_trackers(settings.run.track)
-    task, folder = settings.task, _folder(algorithm_name, settings)
+    task, folder = settings.task, processes().decide(lambda: _folder(algorithm_name, settings))
     config = {"algorithm": canonical_name(algorithm_name), **flat_settings(settings), "out": str(folder)}
     with removed_on_error(folder):
-        algorithm, memory = build(
-            algorithm_class, settings, lambda: Run(folder, config, settings.run.track, settings.run.minutes)
-        )
+        algorithm, memory = build(algorithm_class, settings, lambda: _new_run(folder, config, settings.run))
         fill_buffer(algorithm, settings.run.load_episodes)
     model = algorithm.policy.model
     results.print(
@@ -90,13 +90,20 @@ def train(algorithm_name: str, algorithm_class: type[RLAlgorithm], settings: Tra
     return folder
 
 
+def _new_run(folder: Path, config: dict[str, Any], settings: RunSettings) -> Run:
+    run = Run(folder, config, settings.track, settings.minutes)
+    mark(run.folder)
+    return run
+
+
 @contextlib.contextmanager
 def removed_on_error(folder: Path) -> Iterator[None]:
     """Removes the folder of a new run if a UserError occurs before the loop starts."""
     try:
         yield
     except UserError:
-        shutil.rmtree(folder, ignore_errors=True)
+        if processes().is_first:
+            shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
@@ -182,11 +189,13 @@ def build(
         raise UserError(f"--ref_model {settings.run.ref_model} would not be used, because {reason}.")
     named, model = teacher or settings.run.ref_model, settings.policy.model
     reference = named or (model if has_kl else "")
+    if settings.policy.shard:  # a sharded model cannot be copied
+        named = reference
     memory = expected_memory(env, examples, settings.policy, settings.algorithm, model, reference)
     policy = settings.policy.make(env, examples, seed=settings.algorithm.seed)
     policy.prompt_ids(env.reset(options={"index": 0})[0])  # fails before the run starts if the prompt cannot be built
     # If none is named, the reference is the initial policy, or under LoRA the base model.
-    ref_policy = settings.policy.make(env, examples, named) if named else None
+    ref_policy = settings.policy.make(env, examples, named, samples=False) if named else None
     algorithm = algorithm_class(policy, env, settings.algorithm, eval_env, make_run(), ref_policy)
     algorithm.trained_problems.fingerprints |= trained_problems(model)
     return algorithm, memory

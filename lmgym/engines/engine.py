@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from lmgym.models.distribution import FULL_SOFTMAX, Distribution
 from lmgym.types import Finish
@@ -27,6 +27,8 @@ class Request:
     """
     stop_ids: frozenset[int] = frozenset()
     """Ids that end the completion and are part of it; the model's EOS ids always end it."""
+    group: int = 0
+    """Requests of one group share a prompt, so an engine of several servers sends them to the same one."""
 
 
 @dataclass
@@ -37,12 +39,15 @@ class Completion:
     logprobs: list[float] = field(default_factory=list)
     finish: Finish = "length"
     """`eos`: an EOS token of the model; `stop`: one of the request's `stop_ids`; `length`: `max_tokens` is reached."""
-    policy_version: int = 0
-    """The version that sampled the first token."""
+    versions: list[int] = field(default_factory=list)
+    """The policy version that sampled each token."""
 
 
 class Engine(Protocol):
     """Continues many sequences at once; each is returned as soon as it is finished."""
+
+    serves_all_processes: ClassVar[bool] = False
+    """Whether the first process of a run samples all episodes; otherwise each process samples its share."""
 
     def submit(self, requests: Sequence[Request]) -> list[int]:
         """Queues requests and returns their ids."""
@@ -60,6 +65,17 @@ class Engine(Protocol):
         """Frees the KV cache before the weights change; unfinished requests are recomputed."""
         ...
 
+    def update_weights(self) -> None:
+        """Takes over the weights after an update; every process of a run calls it, so that they can be gathered.
+
+        An engine that reads the weights of the model itself has nothing to do.
+        """
+        return
+
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Submits requests and waits for all of them."""
-        ...
+        request_ids = self.submit(requests)
+        completions: dict[int, Completion] = {}
+        while len(completions) < len(request_ids):
+            completions |= self.wait([request_id for request_id in request_ids if request_id not in completions])
+        return [completions[request_id] for request_id in request_ids]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Sequence
 
 import torch
 
-from lmgym.engines.engine import Completion, Request
+from lmgym.engines.engine import Completion, Engine, Request
 from lmgym.engines.row import Row
 from lmgym.models.language_model import LanguageModel
 
 
-class LocalEngine(ABC):
+class LocalEngine(Engine):
     """Rows wait in order; a subclass admits them and samples one token per pass for all that are running."""
 
     def __init__(self, model: LanguageModel) -> None:
@@ -34,12 +34,16 @@ class LocalEngine(ABC):
     def wait(self, request_ids: Collection[int]) -> dict[int, Completion]:
         """Samples until at least one of these requests is finished, and returns all finished ones, each once."""
         pending = [request_id for request_id in request_ids if request_id in self._rows]
-        done: list[int] = []
-        while pending and not done:
-            done = [request_id for request_id in pending if self._rows[request_id].done]
-            if not done:
-                self._advance()
-        return {request_id: self._rows.pop(request_id).completion for request_id in done}
+        finished = self._take_finished(pending)
+        while pending and not finished:
+            finished = self.advance(pending)
+        return finished
+
+    @torch.inference_mode()
+    def advance(self, request_ids: Collection[int]) -> dict[int, Completion]:
+        """One forward pass; returns those of these requests that are finished, each once."""
+        self._advance()
+        return self._take_finished(request_ids)
 
     def cancel(self, request_ids: Collection[int]) -> None:
         """Drops requests whose completions are no longer needed."""
@@ -48,13 +52,9 @@ class LocalEngine(ABC):
                 self._rows.pop(request_id).done = True
         self._waiting = [row for row in self._waiting if not row.done]
 
-    def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Submits requests and waits for all of them."""
-        request_ids = self.submit(requests)
-        completions: dict[int, Completion] = {}
-        while len(completions) < len(request_ids):
-            completions |= self.wait([request_id for request_id in request_ids if request_id not in completions])
-        return [completions[request_id] for request_id in request_ids]
+    def _take_finished(self, request_ids: Collection[int]) -> dict[int, Completion]:
+        done = [request_id for request_id in request_ids if self._rows[request_id].done]
+        return {request_id: self._rows.pop(request_id).completion for request_id in done}
 
     @abstractmethod
     def release_cache(self) -> None:

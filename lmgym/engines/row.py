@@ -35,11 +35,10 @@ class Row:
     def append(self, token: int, logprob: float, eos_ids: Collection[int], policy_version: int) -> None:
         """Appends a sampled token and sets `done` if it is the last one."""
         completion = self.completion
-        if not completion.token_ids:
-            completion.policy_version = policy_version
         self.tokens.append(token)
         completion.token_ids.append(token)
         completion.logprobs.append(logprob)
+        completion.versions.append(policy_version)
         if token in eos_ids:
             completion.finish, self.done = "eos", True
         elif token in self.request.stop_ids:

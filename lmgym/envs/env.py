@@ -86,6 +86,9 @@ class Response:
 class Env(gymnasium.Env[State, str]):
     """A task that is a sequence of problems; a subclass implements `respond`, its response to an action."""
 
+    concurrency: ClassVar[int] = 1
+    """How many episodes may be stepped at once, in threads; more than 1 if `respond` waits for a tool or a network."""
+
     shared_attributes: ClassVar[tuple[str, ...]] = ("problems", "observation_space", "action_space", "spec", "metadata")
     """Attributes that all episodes share and none changes; every other attribute is copied for each episode."""
 

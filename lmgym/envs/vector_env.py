@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 
 import numpy as np
 
+from lmgym.distributed.processes import processes
 from lmgym.envs.env import Env
 from lmgym.errors import UserError
 from lmgym.types import Action, State, Step
@@ -15,44 +17,74 @@ from lmgym.types import Action, State, Step
 class VectorEnv:
     """Clones of one environment, one per live episode; it also stores the token ids, which environments never see."""
 
-    def __init__(self, env: Env) -> None:
+    def __init__(self, env: Env, is_divided: bool = True) -> None:
+        """Of several processes, each steps its share of the groups if it `is_divided`, else the first one all."""
         inner = env.unwrapped  # `gymnasium.make` wraps
         if not isinstance(inner, Env):
             raise UserError(f"{type(inner).__name__} is not a text environment: it must extend lmgym.Env.")
         self.env = inner
+        self.is_divided = is_divided
         self._live: dict[int, tuple[Env, State]] = {}
+        """Episodes that wait for an action, by their number."""
+        self._stepping: dict[Future[Step], Env] = {}
+        """Steps that an environment takes its time for."""
+        self._threads = ThreadPoolExecutor(inner.concurrency) if inner.concurrency > 1 else None
 
     def reset(self, indices: Sequence[int], group_size: int = 1, seed: int = 0, first_group: int = 0) -> list[State]:
-        """Starts `group_size` episodes on each problem; episodes of one problem form a group."""
-        self._live = {}
-        for group, index in enumerate(indices, start=first_group):
+        """Starts `group_size` episodes on each problem; episodes of one problem form a group.
+
+        The number of processes changes neither the numbers nor the seeds of groups and episodes.
+        """
+        self._live, self._stepping = {}, {}
+        self._start(indices, group_size, seed, first_group)
+        return self.states
+
+    @property
+    def states(self) -> list[State]:
+        """The states of all episodes that wait for an action."""
+        return [state for _, state in self._live.values()]
+
+    def step(self, actions: Sequence[Action]) -> list[Step]:
+        """Applies each action to its own episode; of a concurrent environment, returns the steps that are ready."""
+        applied = [(*self._live.pop(action.episode), action) for action in actions]
+        if self._threads is None:
+            return [self._apply(env, _step(env, state, action)) for env, state, action in applied]
+        self._stepping |= {self._threads.submit(_step, *each): each[0] for each in applied}
+        steps: list[Step] = []
+        while self._stepping and not (steps and self._live):
+            # Waits only if no other episode has anything to do.
+            ready, _ = wait(self._stepping, timeout=0 if self._live else None, return_when=FIRST_COMPLETED)
+            steps += [self._apply(self._stepping.pop(future), future.result()) for future in ready]
+            if self._live:
+                break
+        return sorted(steps, key=lambda step: step.state.episode)
+
+    def _start(self, indices: Sequence[int], group_size: int, seed: int, first_group: int) -> None:
+        groups = list(enumerate(indices, start=first_group))
+        own = processes().share(groups) if self.is_divided else groups if processes().is_first else []
+        for group, index in own:
             for episode in range(group * group_size, (group + 1) * group_size):
                 env = self.env.clone()
                 episode_seed = int(np.random.SeedSequence([seed, episode]).generate_state(1)[0])
                 state, _info = env.reset(seed=episode_seed, options={"index": index})
                 self._live[episode] = (env, replace(state, episode=episode, group=group, seed=episode_seed))
-        return self.states
 
-    @property
-    def states(self) -> list[State]:
-        """The states of all episodes that have not ended."""
-        return [state for _, state in self._live.values()]
+    def _apply(self, env: Env, step: Step) -> Step:
+        """Puts an episode that has not ended back among those that wait for an action."""
+        if not step.done:
+            self._live[step.state.episode] = (env, step.next_state)
+        return step
 
-    def step(self, actions: Sequence[Action]) -> list[Step]:
-        """Applies each action to its own episode."""
-        return [self._step(action) for action in actions]
 
-    def _step(self, action: Action) -> Step:
-        env, state = self._live.pop(action.episode)
-        reached, reward, terminated, truncated, info = env.step(action)
-        next_state = replace(
-            reached,
-            tokens=action.prompt_ids + action.token_ids,
-            written=state.written + len(action.token_ids),
-            episode=state.episode,
-            group=state.group,
-            seed=state.seed,
-        )
-        if not (terminated or truncated):
-            self._live[action.episode] = (env, next_state)
-        return Step(state, action, reward, terminated, truncated, info, next_state)
+def _step(env: Env, state: State, action: Action) -> Step:
+    """The transition of one episode."""
+    reached, reward, terminated, truncated, info = env.step(action)
+    next_state = replace(
+        reached,
+        tokens=action.prompt_ids + action.token_ids,
+        written=state.written + len(action.token_ids),
+        episode=state.episode,
+        group=state.group,
+        seed=state.seed,
+    )
+    return Step(state, action, reward, terminated, truncated, info, next_state)

@@ -146,15 +146,15 @@ def play(
     progress: EvaluationProgress | None = None,
 ) -> list[Episode]:
     """Rolls out every problem `samples` times; the episodes are in the order of the problems."""
-    envs, buffer = VectorEnv(env), Buffer()
-    states = envs.reset(indices, samples, seed)
-    while states:
+    envs, buffer = VectorEnv(env, not policy.serves_all_processes), Buffer()
+    envs.reset(indices, samples, seed)
+    while states := envs.states:
         actions = policy.next_actions(states, temperature)
         steps = envs.step(actions)
         finished = buffer.add(steps)
         if progress is not None:
             progress.add(finished)
-        states = envs.states
+    buffer.gather(0)
     return buffer.of_iteration(0)
 
 

@@ -47,6 +47,10 @@ class Evaluator:
         """Evaluates the current policy; None without held-out problems."""
         if self.env is None or not self.indices:
             return None
-        result = evaluate(self.policy, self.env, self.indices, seed=self.seed, trained_on=trained_on, progress=progress)
+        policy = self.policy.with_own_requests()  # with --max_staleness, episodes of the training continue
+        try:
+            result = evaluate(policy, self.env, self.indices, seed=self.seed, trained_on=trained_on, progress=progress)
+        finally:
+            policy.cancel_actions()  # those of an interrupted evaluation
         self.evaluations[iteration] = result
         return result

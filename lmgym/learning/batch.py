@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lmgym.buffer import group_key
 from lmgym.models.prefix_tree import shared_with_previous
-from lmgym.types import Episode
+from lmgym.types import OFF_POLICY, Episode
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,9 @@ class Batch:
     group: Tensor
     """[episodes] equal for samples of one problem by one policy."""
     policy_version: Tensor
-    """[episodes] the version that sampled the last step; versions count optimiser steps."""
+    """[episodes] the oldest version that sampled a token of it; versions count optimiser steps."""
+    versions: Tensor
+    """[episodes, length] the version that sampled each action token."""
     seed: Tensor
     """[episodes] the seed each one was sampled with; it breaks ties, because it is independent of the outcome."""
     advantages: Tensor
@@ -87,7 +89,8 @@ class Batch:
             step_count=torch.tensor([len(episode.steps) for episode in episodes]),
             truncated=torch.tensor([e.steps[-1].truncated and not e.info.get("final") for e in episodes]),
             group=torch.tensor([numbers[group_key(episode)] for episode in episodes]),
-            policy_version=torch.tensor([episode.steps[-1].action.policy_version for episode in episodes]),
+            policy_version=torch.tensor([episode.policy_version for episode in episodes]),
+            versions=_padded([episode.versions for episode in episodes], torch.long, filler=OFF_POLICY),
             seed=torch.tensor([episode.steps[0].state.seed for episode in episodes]),
         )
 
@@ -106,6 +109,7 @@ class Batch:
         group: Tensor,
         policy_version: Tensor,
         seed: Tensor,
+        versions: Tensor | None = None,
     ) -> Batch:
         """A batch of sampled data; what the learner fills in has its initial value, and every episode is off-policy."""
         blank = torch.zeros_like(logprobs)
@@ -120,6 +124,7 @@ class Batch:
             truncated=truncated,
             group=group,
             policy_version=policy_version,
+            versions=policy_version[:, None].expand(tokens.shape) if versions is None else versions,
             seed=seed,
             advantages=blank,
             reference_logprobs=blank,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,12 +10,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from lmgym.distributed.processes import processes
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
 from lmgym.learning.schedules import Schedule, learning_rate_factor
 from lmgym.models.allocator import release_freed_memory
 from lmgym.models.distribution import Distribution
-from lmgym.models.language_model import LanguageModel
+from lmgym.models.language_model import LanguageModel, copy_tensor, full_tensor
 from lmgym.models.low_memory_layers import low_memory_layers
 from lmgym.models.token_scorer import Scores, TokenScorer, common_prefix
 
@@ -105,25 +106,28 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=False)
-        logprobs, entropies, total_loss = [], [], 0.0
+        computed: dict[int, tuple[float, Tensor, Tensor]] = {}
         release_freed_memory()
         with low_memory_layers(self.model):
             scorer = self._scorer(self.model, batch)
-            for part in self._parts(batch, scorer):
+            for index, part in self._own_parts(batch, scorer):
                 scores = scorer.score(part.tokens, part.mask, part.lengths)
-                part_loss = loss(scores, part)
+                part_loss = loss(scores, part) if index is not None else 0.0 * scores.logprobs.sum()
                 part_loss.backward()
-                total_loss += part_loss.item()
-                logprobs.append(scores.logprobs.detach().cpu())
-                entropies.append(scores.entropies.detach().cpu())
+                if index is not None:
+                    computed[index] = part_loss.item(), scores.logprobs.detach().cpu(), scores.entropies.detach().cpu()
                 release_freed_memory()  # or each pass would add the gaps between its tensors to those of the others
             scorer.backward_prefix()
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters().values(), self.settings.max_gradient_norm)
+        losses, logprobs, entropies = zip(*processes().join(computed), strict=True)
+        weights = self.parameters().values()
+        if not self.model.is_sharded:  # a sharded network has summed them already
+            processes().sum_(weight.grad for weight in weights if weight.grad is not None)
+        norm = full_tensor(torch.nn.utils.clip_grad_norm_(weights, self.settings.max_gradient_norm))
         if norm.isfinite():
             self.optimizer.step()
         self.steps_done += 1
         self.model.version += 1
-        return Update(torch.cat(logprobs), torch.cat(entropies), total_loss, float(norm), rate)
+        return Update(torch.cat(logprobs), torch.cat(entropies), sum(losses), float(norm), rate)
 
     def learning_rate(self) -> float:
         """The learning rate of the next optimiser step."""
@@ -133,44 +137,39 @@ class Learner:
     def observe(self, batch: Batch) -> Update:
         """The log-probabilities and entropies that an optimiser step would compute, without taking it."""
         with low_memory_layers(self.model):
-            scorer = self._scorer(self.model, batch)
-            scores = [scorer.score(part.tokens, part.mask, part.lengths) for part in self._parts(batch, scorer)]
-        logprobs = torch.cat([each.logprobs for each in scores]).cpu()
-        entropies = torch.cat([each.entropies for each in scores]).cpu()
+            scores = self._scores(self._scorer(self.model, batch), batch)
+        logprobs = torch.cat([each.logprobs for each in scores])
+        entropies = torch.cat([each.entropies for each in scores])
         return Update(logprobs, entropies, 0.0, 0.0, self.learning_rate())
 
     @torch.no_grad()
     def logprobs(self, model: LanguageModel, batch: Batch) -> Tensor:
         """Log-probabilities [episodes, length] of the batch under this model or another one."""
         with low_memory_layers(model):
-            scorer = self._scorer(model, batch)
-            parts = self._parts(batch, scorer)
-            return torch.cat([scorer.score(part.tokens, part.mask, part.lengths).logprobs.cpu() for part in parts])
+            scores = self._scores(self._scorer(model, batch), batch)
+        return torch.cat([each.logprobs for each in scores])
 
     @torch.no_grad()
     def values(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The critic's current value before each action token, and after the last token of each episode."""
         prefix = common_prefix(batch.tokens, batch.mask, batch.lengths)
         scorer = TokenScorer(self.model, prefix, self.settings.distribution, self.value_head, computes_logprobs=False)
-        scores = [scorer.score(part.tokens, part.mask, part.lengths) for part in self._parts(batch, scorer)]
-        before = torch.cat([each.values.cpu() for each in scores])
-        return before, torch.cat([each.last_values.cpu() for each in scores])
+        scores = self._scores(scorer, batch)
+        return torch.cat([each.values for each in scores]), torch.cat([each.last_values for each in scores])
 
     @torch.no_grad()
     def set_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Replaces the trainable parameters, and resets the optimiser and the learning-rate schedule."""
         for name, weight in self.parameters().items():
-            weight.copy_(weights[name])
+            copy_tensor(weights[name], weight)
         self.reset_optimizer()
         self.steps_done = 0
         self.model.version += 1
 
-    def restore(self, folder: Path, steps_done: int, version: int) -> None:
+    def restore(self, folder: Path) -> None:
         """Loads the model's weights and the optimiser's moments that a checkpoint holds."""
         self.model.load_weights(folder / "model")
         self.restore_optimizer(load_file(folder / "optimizer.safetensors"))
-        self.steps_done = steps_done
-        self.model.version = version
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
         """The optimiser's moments under the names of their parameters."""
@@ -180,6 +179,7 @@ class Learner:
             for part, value in self.optimizer.state[parameter].items()
         }
 
+    @torch.no_grad()
     def restore_optimizer(self, tensors: dict[str, Tensor]) -> None:
         """Restores the moments of each parameter."""
         parameters = self.parameters()
@@ -187,8 +187,7 @@ class Learner:
             part, _, name = key.partition(":")
             if name not in parameters:
                 raise UserError(f"the checkpoint has an optimiser state for {name}, which this model does not train.")
-            parameter = parameters[name]
-            self.optimizer.state[parameter][part] = value.to(parameter.device)  # fused AdamW has `step` there too
+            copy_tensor(value, self.optimizer.state[parameters[name]][part])
 
     def _scorer(self, model: LanguageModel, batch: Batch) -> TokenScorer:
         prefix = common_prefix(batch.tokens, batch.mask, batch.lengths)
@@ -201,6 +200,29 @@ class Learner:
             self.reads_vocabulary or not own,
         )
 
-    def _parts(self, batch: Batch, scorer: TokenScorer) -> list[Batch]:
-        parts = batch.micro_batches(self.settings.micro_batch_tokens, scorer.prefix_length, self.settings.whole_groups)
-        return [part.to(self.model.device) for part in parts]
+    def _scores(self, scorer: TokenScorer, batch: Batch) -> list[Scores]:
+        """The scores of all micro-batches, on the CPU and in their order, each computed by one of the processes."""
+        own = {}
+        for index, part in self._own_parts(batch, scorer):
+            scores = scorer.score(part.tokens, part.mask, part.lengths).cpu()
+            if index is not None:
+                own[index] = scores
+        return processes().join(own)
+
+    def _own_parts(self, batch: Batch, scorer: TokenScorer) -> Iterator[tuple[int | None, Batch]]:
+        """The micro-batches that this process computes, and their indices.
+
+        The processes of a sharded model compute each pass together, so those with fewer micro-batches than others
+        compute one episode more often, without an index: its results are not used.
+        """
+        parts = list(
+            batch.micro_batches(self.settings.micro_batch_tokens, scorer.prefix_length, self.settings.whole_groups)
+        )
+        dealt = processes().deal([int(part.lengths.sum()) for part in parts])
+        own = dealt[processes().rank]
+        for index in own:
+            yield index, parts[index].to(self.model.device)
+        if scorer.model.is_sharded:
+            shortest = batch.select(batch.lengths.argmin()[None])
+            for _ in range(max(map(len, dealt)) - len(own)):
+                yield None, shortest.to(self.model.device)

@@ -71,11 +71,12 @@ FULL_SOFTMAX = Distribution()
 
 def _top_p_threshold(logits: Tensor, top_p: float) -> Tensor:
     """[rows, 1] the smallest logit that top-p keeps."""
-    log_total = logits.double().logsumexp(dim=1, keepdim=True)
+    accurate = torch.float32 if logits.device.type == "mps" else torch.float64  # MPS has no float64
+    log_total = logits.to(accurate).logsumexp(dim=1, keepdim=True)
     count = min(TOP_P_CANDIDATES, logits.shape[1])
     candidates = logits.topk(count, dim=1).values  # [rows, count], descending
-    if count < logits.shape[1] and bool(((candidates.double() - log_total).exp().sum(dim=1) < top_p).any()):
+    if count < logits.shape[1] and bool(((candidates.to(accurate) - log_total).exp().sum(dim=1) < top_p).any()):
         candidates = logits.sort(dim=1, descending=True).values
-    cumulative = (candidates.double() - log_total).exp().cumsum(dim=1)
+    cumulative = (candidates.to(accurate) - log_total).exp().cumsum(dim=1)
     last = (cumulative < top_p).sum(dim=1, keepdim=True).clamp_(max=candidates.shape[1] - 1)
     return candidates.gather(1, last)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -27,6 +28,8 @@ from lmgym.models.attention import (
 )
 from lmgym.models.logit_transform import IDENTITY, LogitTransform
 from lmgym.models.lora import is_adapter, restore_adapter
+
+T = TypeVar("T")
 
 LLAMA_LIKE = {"llama", "mistral", "qwen2", "qwen3"}
 """Architectures whose layers are norm, attention, norm, gated MLP; engine and learner have code of their own for it."""
@@ -49,6 +52,22 @@ class LanguageModel:
     """Whether the network computes shared prefixes once (see attention.py); else every sequence is computed in full."""
     logit_transform: LogitTransform = IDENTITY
     """Scale and soft cap between the output layer and the logits."""
+    uses_flex_attention: bool = False
+    """Whether the learner's tree attention is one compiled kernel (flex_tree_attention.py) or blocks."""
+    entry: nn.Module | None = None
+    """Of a network that is sharded over processes, the module in whose forward pass all scoring runs (sharding.py)."""
+
+    def run(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Calls a function that computes with the network, which gathers the weights of a sharded one."""
+        if self.entry is None:
+            return function(*arguments)
+        returned: T = self.entry(function, *arguments)
+        return returned
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether each process of the run has only a part of the weights."""
+        return self.entry is not None
 
     def set_prefix_sharing(self, enabled: bool) -> None:
         """Switches the network between the attention that shares prefixes and that of Transformers."""
@@ -147,7 +166,7 @@ class LanguageModel:
         with torch.no_grad():
             source_weights = dict(source.network.named_parameters(remove_duplicate=False))
             for name, weight in self.network.named_parameters(remove_duplicate=False):
-                weight.copy_(source_weights[name])
+                copy_tensor(source_weights[name], weight)
 
     def has_shape_of(self, other: LanguageModel) -> bool:
         """Whether both have the same parameters with the same shapes, so that `refresh` works."""
@@ -177,6 +196,26 @@ class LanguageModel:
                 self.network.save_pretrained(folder)
             self.tokenizer.save_pretrained(folder)
 
+    def save_together(self, folder: Path | None) -> None:
+        """Writes the folder of a sharded model: every process takes part, and the one with a folder writes."""
+        weights = {}
+        for name, weight in base_network(self.network).state_dict().items():
+            whole = full_tensor(weight)
+            if folder is not None:
+                weights[name] = whole.cpu()
+        if folder is not None:
+            with quiet_transformers():
+                self.network.save_pretrained(folder, state_dict=weights)
+                self.tokenizer.save_pretrained(folder)
+
+    def save_without_weights(self, folder: Path) -> None:
+        """Writes what describes the model: its configuration and its tokenizer."""
+        with quiet_transformers():
+            self.network.config.save_pretrained(folder)
+            if self.network.generation_config is not None:
+                self.network.generation_config.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+
     def load_weights(self, folder: Path) -> None:
         """Loads weights that `save` wrote: of the full model, or of the trainable adapter."""
         if is_adapter(folder) != self.has_lora:
@@ -192,6 +231,20 @@ class LanguageModel:
                 f"{folder} has weights of other shapes than {self.name}: load it into the model it was saved from."
             )
         self.refresh(source)
+
+
+def full_tensor(tensor: Tensor) -> Tensor:
+    """The whole of a tensor; every process must call it for one that is sharded."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def copy_tensor(source: Tensor, target: Tensor) -> None:
+    """Copies a tensor over another one; either may be sharded, and then every process must call it."""
+    if isinstance(target, DTensor) and not isinstance(source, DTensor):
+        source = distribute_tensor(source.to(target.device), target.device_mesh, target.placements)
+    elif isinstance(source, DTensor) and not isinstance(target, DTensor):
+        source = source.full_tensor()
+    target.copy_(source)
 
 
 def load_network(folder: Path) -> PreTrainedModel:

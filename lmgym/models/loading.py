@@ -13,6 +13,7 @@ from lmgym.console import quiet_transformers
 from lmgym.errors import UserError
 from lmgym.models.allocator import keep_freed_memory
 from lmgym.models.attention import IMPLEMENTATION
+from lmgym.models.flex_tree_attention import flex_works
 from lmgym.models.language_model import LanguageModel, base_network, load_network, loading_errors
 from lmgym.models.logit_transform import LogitTransform
 from lmgym.models.lora import LoraSettings, add_lora, is_adapter, load_adapter
@@ -58,6 +59,7 @@ def wrap_network(
         model.set_prefix_sharing(False)
     if check_model(model):
         model.set_prefix_sharing(True)
+        model.uses_flex_attention = device.type == "cuda" and flex_works(model)
     return model
 
 

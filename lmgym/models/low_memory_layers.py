@@ -31,7 +31,8 @@ from lmgym.models.onednn_products import product
 @contextlib.contextmanager
 def low_memory_layers(model: LanguageModel) -> Iterator[None]:
     """While it is active, the model computes on a CPU with the functions of this module, in both directions."""
-    forwards = _low_memory_forwards(model) if model.device.type == "cpu" else {}
+    # A sharded network gathers its weights for the modules of Transformers.
+    forwards = _low_memory_forwards(model) if model.device.type == "cpu" and not model.is_sharded else {}
     for module, forward in forwards.items():
         module.forward = MethodType(forward, module)  # of this module alone, also when activations are recomputed
     try:

@@ -34,13 +34,14 @@ equals a plain forward pass over every episode; the split into micro-batches doe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor, nn
 
 from lmgym.models.attention import PrefixRecorder
 from lmgym.models.distribution import Distribution
+from lmgym.models.flex_tree_attention import FlexTreeAttention
 from lmgym.models.language_model import LanguageModel
 from lmgym.models.prefix_tree import build_prefix_tree
 from lmgym.models.tree_attention import TreeAttention
@@ -59,6 +60,10 @@ class Scores:
     """[episodes, length] value of the state before each sampled token; 0 where mask is 0, or without a value head."""
     last_values: Tensor
     """[episodes] value of the state after the last token, to bootstrap truncated episodes; 0 without a value head."""
+
+    def cpu(self) -> Scores:
+        """The same numbers on the CPU, without gradients."""
+        return Scores(*(getattr(self, each.name).detach().cpu() for each in fields(self)))
 
 
 class TokenScorer:
@@ -81,7 +86,8 @@ class TokenScorer:
         self.distribution = distribution
         self.value_head = value_head
         self.computes_logprobs = computes_logprobs
-        self.prefix_length = len(prefix) if model.shares_prefixes else 0
+        # A sharded network gathers its weights for calls of modules, and the gradients of keys and values bypass those.
+        self.prefix_length = len(prefix) if model.shares_prefixes and not model.is_sharded else 0
         # Keys of all layers, then values of all layers.
         self._recorded: list[Tensor] = []
         self._leaves: list[Tensor] = []
@@ -94,6 +100,9 @@ class TokenScorer:
 
     def score(self, tokens: Tensor, mask: Tensor, lengths: Tensor) -> Scores:
         """Scores the tokens [episodes, length] where mask [episodes, length] is True, given all tokens before them."""
+        return Scores(*self.model.run(self._score, tokens, mask, lengths))
+
+    def _score(self, tokens: Tensor, mask: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         hidden, node_of = self._hidden_states(tokens, lengths)
         previous = node_of[:, :-1][mask[:, 1:]]  # [sampled] node of the token before each sampled one
         sampled = tokens[:, 1:][mask[:, 1:]]  # [sampled] ids
@@ -107,7 +116,7 @@ class TokenScorer:
             values = zeros.masked_scatter(mask, self.value_head(hidden[previous].float())[:, 0])
             last_node = node_of.gather(1, lengths[:, None] - 1)[:, 0]
             last_values = self.value_head(hidden[last_node].float())[:, 0]
-        return Scores(logprobs, entropies, values, last_values)
+        return logprobs, entropies, values, last_values
 
     def _logprobs_and_entropies(self, hidden: Tensor, previous: Tensor, sampled: Tensor) -> tuple[Tensor, Tensor]:
         """[sampled] each; episodes that sampled the same token after the same node share one row of the head."""
@@ -131,7 +140,8 @@ class TokenScorer:
             return self.model.plain_hidden_states(tokens).flatten(0, 1), node_of
         tree = build_prefix_tree(tokens, lengths, self.prefix_length)
         layers = len(self._leaves) // 2
-        backend = TreeAttention(self._leaves[:layers], self._leaves[layers:], tree.subtree_end)
+        kind = FlexTreeAttention if self.model.uses_flex_attention else TreeAttention
+        backend = kind(self._leaves[:layers], self._leaves[layers:], tree.subtree_end)
         return self.model.hidden_states(tree.tokens[None], tree.positions[None], backend)[0], tree.node_of
 
     def backward_prefix(self) -> None:

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from lmgym.calculator import MAX_CHARACTERS, calculate, open_expression
 from lmgym.engines.engine import Completion, Engine
+from lmgym.engines.local_engine import LocalEngine
 from lmgym.engines.plain_engine import PlainEngine
 from lmgym.engines.torch.engine import TorchEngine
 from lmgym.envs.env import Env
@@ -56,7 +57,8 @@ class LLMPolicy(Policy):
         self.max_episode_tokens = max_episode_tokens
         self.distribution = distribution
         self.calculator = calculator
-        self.engine = engine or _engine_for(model)
+        self.engine = engine or engine_for(model)
+        self.serves_all_processes = self.engine.serves_all_processes
         self._pending: dict[int, PartialAction] = {}
         """The actions that the engine is sampling, by request id."""
 
@@ -121,6 +123,10 @@ class LLMPolicy(Policy):
         partial.force(forced)
         return None if partial.left > 0 else "length"
 
+    def cancel_actions(self) -> None:
+        """Drops all actions that are being sampled."""
+        self._cancel(list(self._pending))
+
     def _cancel(self, request_ids: Sequence[int]) -> None:
         """Cancels requests, so that those of an interrupted rollout do not return as actions of another one."""
         self.engine.cancel(request_ids)
@@ -138,6 +144,12 @@ class LLMPolicy(Policy):
         """Frees the KV cache of the engine."""
         self.engine.release_cache()
 
+    def with_own_requests(self) -> LLMPolicy:
+        """The same policy on the same engine; neither cancels what the other one is sampling."""
+        policy = copy.copy(self)
+        policy._pending = {}
+        return policy
+
     def with_model(self, model: LanguageModel) -> LLMPolicy:
         """The same policy with another model, whose episodes are marked as off-policy.
 
@@ -145,7 +157,8 @@ class LLMPolicy(Policy):
         """
         policy = copy.copy(self)
         policy.model = replace(model, version=OFF_POLICY, tokenizer=self.model.tokenizer)
-        policy.engine, policy._pending = _engine_for(policy.model), {}
+        policy.engine, policy._pending = engine_for(policy.model), {}
+        policy.serves_all_processes = False
         return policy
 
     def prompt_ids(self, state: State) -> tuple[int, ...]:
@@ -238,6 +251,6 @@ class LLMPolicy(Policy):
         return partial.action(text, finish)
 
 
-def _engine_for(model: LanguageModel) -> Engine:
+def engine_for(model: LanguageModel) -> LocalEngine:
     """The fast engine if it is exact for this model, else the plain one."""
     return TorchEngine(model) if model.shares_prefixes else PlainEngine(model)

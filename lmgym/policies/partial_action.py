@@ -22,6 +22,7 @@ class PartialAction:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     mask: list[int] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
 
     @property
     def left(self) -> int:
@@ -33,12 +34,12 @@ class PartialAction:
         # Each turn of an episode has its own random stream, so that a turn can be reproduced alone.
         seed = self.state.seed * 1_000_003 + self.state.turn
         prompt = (*self.prompt_ids, *self.token_ids)
-        return Request(prompt, self.left, self.distribution, seed, draws=sum(self.mask), stop_ids=stop_ids)
+        draws, group = sum(self.mask), self.state.group
+        return Request(prompt, self.left, self.distribution, seed, draws, stop_ids, group)
 
     def sampled(self, completion: Completion) -> None:
         """Appends the completion of an engine."""
-        if not self.token_ids:
-            self.policy_version = completion.policy_version
+        self.versions += completion.versions
         self.token_ids += completion.token_ids
         self.logprobs += completion.logprobs
         self.mask += [1] * len(completion.token_ids)
@@ -46,6 +47,7 @@ class PartialAction:
     def force(self, ids: Sequence[int]) -> None:
         """Appends forced tokens of a tool, up to the budget; their mask is 0."""
         ids = ids[: self.left]
+        self.versions += [self.versions[-1] if self.versions else self.policy_version] * len(ids)
         self.token_ids += ids
         self.logprobs += [0.0] * len(ids)
         self.mask += [0] * len(ids)
@@ -59,6 +61,7 @@ class PartialAction:
             logprobs=tuple(self.logprobs),
             mask=tuple(self.mask),
             finish=finish,
-            policy_version=self.policy_version,
+            policy_version=min(self.versions, default=self.policy_version),
+            versions=tuple(self.versions) if len(set(self.versions)) > 1 else (),
             episode=self.state.episode,
         )

@@ -11,6 +11,9 @@ from lmgym.types import Action, State
 class Policy(ABC):
     """Maps states to actions, for many episodes at once."""
 
+    serves_all_processes: bool = False
+    """Whether the first process of a run samples all episodes; otherwise each process samples its share."""
+
     @abstractmethod
     def get_actions(self, states: Sequence[State], temperature: float | None = None) -> list[Action]:
         """One action per state; `temperature` overrides the policy's own, and 0 is greedy."""

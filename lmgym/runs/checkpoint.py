@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
 
 from lmgym.assets.storage import staged_folder
+from lmgym.distributed.processes import processes
 from lmgym.errors import UserError
+from lmgym.runs.sharded_checkpoint import has_shards, load_shards, save_shards
 from lmgym.runs.training import Training
 
 STATE = "state.json"
@@ -19,13 +23,19 @@ STATE = "state.json"
 def save_checkpoint(folder: Path, algorithm: Training) -> Path:
     """Writes weights, optimiser, auxiliary state and counters into `folder`/<iteration>, then deletes older ones.
 
-    Random state needs no saving: all randomness is a function of the run's seed and the iteration.
+    Random state needs no saving: all randomness is a function of the run's seed and the iteration. Only the first
+    process of a run calls it, unless the model is sharded: then every process writes its part.
     """
     target = folder / f"{algorithm.iteration:06d}"
-    steps, total = algorithm.learner.steps_done, algorithm.learner.settings.total_steps
-    with staged_folder(target) as staging:
-        algorithm.policy.model.save(staging / "model")
-        save_file(algorithm.learner.optimizer_tensors(), staging / "optimizer.safetensors")
+    model, steps, total = algorithm.policy.model, algorithm.learner.steps_done, algorithm.learner.settings.total_steps
+    with _shared_staging(target) if model.is_sharded else staged_folder(target) as staging:
+        if model.is_sharded:
+            save_shards(staging, algorithm.learner)
+            if not processes().is_first:
+                return target
+        else:
+            model.save(staging / "model")
+            save_file(algorithm.learner.optimizer_tensors(), staging / "optimizer.safetensors")
         for name, auxiliary in algorithm.auxiliary_state.items():
             auxiliary.save(staging / f"{name}.safetensors")
         state = {
@@ -44,6 +54,16 @@ def save_checkpoint(folder: Path, algorithm: Training) -> Path:
     return target
 
 
+@contextlib.contextmanager
+def _shared_staging(target: Path) -> Iterator[Path]:
+    """A folder for all processes to fill, which replaces `target` once it is complete."""
+    if not processes().is_first:
+        yield processes().decide(Path)
+        return
+    with staged_folder(target) as staging:
+        yield processes().decide(lambda: staging)
+
+
 def load_checkpoint(folder: Path, algorithm: Training) -> None:
     """Restores an algorithm that was built with the run's initial model to the state of the checkpoint.
 
@@ -51,7 +71,12 @@ def load_checkpoint(folder: Path, algorithm: Training) -> None:
     """
     state: dict[str, Any] = json.loads((folder / STATE).read_text())
     algorithm.iteration = state["iteration"]
-    algorithm.learner.restore(folder, state["optimizer_steps"], state["policy_version"])
+    if has_shards(folder):
+        load_shards(folder, algorithm.learner)
+    else:
+        algorithm.learner.restore(folder)
+    algorithm.learner.steps_done = state["optimizer_steps"]
+    algorithm.policy.model.version = state["policy_version"]
     algorithm.state = state.get("algorithm_state", state.get("memory", {}))  # its name before version 0.2
     total, rate = algorithm.learner.settings.total_steps, algorithm.config.learning_rate
     if state.get("learning_rate", rate) != rate:  # another rate starts a new schedule over the remaining steps

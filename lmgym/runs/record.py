@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from lmgym.engines.server.engine import ServerEngine
 from lmgym.envs import DatasetFile, find, names, registrations
 from lmgym.envs.comparison import is_as_made
 from lmgym.envs.env import Env, MadeFrom
@@ -14,6 +15,7 @@ from lmgym.models.language_model import LanguageModel
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
+from lmgym.policies.llm_policy import LLMPolicy
 from lmgym.policies.system_prompts import TEXT, default_system_prompt
 from lmgym.runs.training import Training
 
@@ -28,6 +30,7 @@ def run_settings(algorithm: Training) -> dict[str, Any]:
         **_task(algorithm),
         **_policy(algorithm),
         **_model(algorithm.policy.model),
+        **_place(algorithm.policy),
         **_reference(algorithm),
     }
 
@@ -84,6 +87,15 @@ def _policy(algorithm: Training) -> dict[str, Any]:
         **asdict(policy.distribution),
         "calculator": policy.calculator,
     }
+
+
+def _place(policy: LLMPolicy) -> dict[str, Any]:
+    """Where it samples, and whether the weights are divided."""
+    engine, servers = policy.engine, {"engine": "torch", "servers": "", "weights_folder": ""}
+    if isinstance(engine, ServerEngine) and engine.servers:
+        urls = ",".join(server.url for server in engine.servers)
+        servers = {"engine": engine.servers[0].kind, "servers": urls, "weights_folder": str(engine.folder)}
+    return {**servers, "shard": policy.model.is_sharded}
 
 
 def _model(model: LanguageModel) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from lmgym import __version__
 from lmgym.assets.storage import staged_folder, write_text, writing_to
 from lmgym.buffer import Buffer, append_episodes, read_episodes
 from lmgym.console import format_duration, messages, progress_bars
-from lmgym.errors import UserError
+from lmgym.distributed.processes import processes
+from lmgym.errors import InterruptedRunError, UserError
 from lmgym.evaluation.evaluation import Evaluation, paired_p_value, summarise
 from lmgym.evaluation.progress import EvaluationProgress
 from lmgym.runs.changes import resumed_config
@@ -48,7 +49,9 @@ class Run:
     ) -> None:
         """With `minutes` above 0 the loop stops in time and can be resumed."""
         self.time = TimeBudget(minutes)
-        self.folder = folder = Path(folder) if folder is not None else None
+        self.source = Path(folder) if folder is not None else None
+        """The run directory, which every process may read; only the first one writes to it."""
+        self.folder = folder = self.source if processes().is_first else None
         self.config = dict(config or {})
         self.trackers = list(trackers)
         self.sinks: list[Sink] = []
@@ -59,7 +62,7 @@ class Run:
         self._lines = 0
         self._holds_other_run = folder is not None and (folder / "metrics.jsonl").exists()
         if folder is None:
-            if trackers:
+            if trackers and self.source is None:
                 raise UserError("tracking needs a run directory: give the run a folder.")
             return
         check_trackers(trackers)
@@ -90,10 +93,10 @@ class Run:
 
     @contextlib.contextmanager
     def session(self, algorithm: Training) -> Iterator[None]:
-        """Shows progress while the loop runs; on Ctrl-C saves a checkpoint, prints how to resume, and re-raises."""
+        """Shows progress while the loop runs; if it is interrupted, saves a checkpoint and prints how to resume."""
         progress = progress_bars()
         self._iterations = total = algorithm.config.iterations
-        if self.folder is None:
+        if self.source is None:
             messages.print("this run is not saved: pass run=Run(folder) to the algorithm to save it.")
         self.record(algorithm)
         self._holds_other_run = False
@@ -106,14 +109,18 @@ class Run:
         except StoppedAtOnceError:
             messages.print("stopped during an update: the last checkpoint, if there is one, can be resumed.")
             raise
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, InterruptedRunError):
             self._progress = None
             algorithm.buffer.drop_unfinished()
+            if algorithm.policy.model.is_sharded:  # the other processes may be elsewhere
+                messages.print("interrupted: the last checkpoint, if there is one, can be resumed.")
+                raise
             messages.print("interrupted: saving …")
             self._save_to_resume(algorithm)
             raise
         finally:
             self._progress = None
+            algorithm.policy.cancel_actions()  # those of an interrupted rollout
             for sink in self.sinks:
                 sink.close()
 
@@ -167,25 +174,27 @@ class Run:
 
     def save_checkpoint(self, algorithm: Training) -> None:
         """Writes a checkpoint to resume from."""
-        if self.folder is not None:
+        folder = self.source if algorithm.policy.model.is_sharded else self.folder
+        if folder is not None:
             started = time.monotonic()
             with uninterrupted(), self._writing():
-                (self.folder / "checkpoints").mkdir(exist_ok=True)
-                save_checkpoint(self.folder / "checkpoints", algorithm)
+                (folder / "checkpoints").mkdir(exist_ok=True)
+                save_checkpoint(folder / "checkpoints", algorithm)
             self.time.saved(time.monotonic() - started)
 
     def save_if_due(self, algorithm: Training) -> None:
         """Writes a checkpoint after the iterations of --save_every or the minutes of --save_minutes."""
         every, minutes = algorithm.config.save_every, algorithm.config.save_minutes
         by_iterations = bool(every) and algorithm.iteration % every == 0
-        if by_iterations or (minutes and self.time.minutes_since_save() >= minutes):
+        by_time = bool(minutes) and self.time.minutes_since_save() >= minutes
+        if processes().decide(lambda: by_iterations or by_time):
             self.save_checkpoint(algorithm)
 
     def is_out_of_time(self, algorithm: Training) -> bool:
         """Whether the next iteration might not end within the minutes of this session."""
         done, evaluator = algorithm.iteration, algorithm.evaluator
         has_evaluation = evaluator.is_due(done) or (bool(evaluator.indices) and done + 1 == algorithm.config.iterations)
-        return self.time.is_over(has_evaluation)
+        return processes().decide(lambda: self.time.is_over(has_evaluation))
 
     def pause(self, algorithm: Training) -> None:
         """Ends a session that is out of time: saves a checkpoint and prints how to resume."""
@@ -205,18 +214,20 @@ class Run:
         Later iterations are repeated: their episodes and metrics are removed from the run directory.
         """
 
-        if self.folder is None:
+        folder = self.source
+        if folder is None:
             raise UserError("there is nothing to resume: give Run the folder of the run.")
-        checkpoint = newest_checkpoint(self.folder)
-        saved = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
-        check_old_run(self.folder, saved, algorithm.config.settings())
+        checkpoint = newest_checkpoint(folder)
+        saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        check_old_run(folder, saved, algorithm.config.settings())
         now = run_settings(algorithm) | {"track": self.trackers} | self.config
-        self.config = resumed_config(self.folder, now, type(algorithm.config)().settings(), int(checkpoint.name))
+        self.config = resumed_config(folder, now, type(algorithm.config)().settings(), int(checkpoint.name))
         self.config["lmgym_version"] = __version__
         load_checkpoint(checkpoint, algorithm)
+        algorithm.policy.engine.update_weights()
         self._holds_other_run = False
         reached = algorithm.iteration
-        path = self.folder / "episodes.jsonl"
+        path = folder / "episodes.jsonl"
         kept = Buffer(algorithm.buffer.capacity)
         if path.exists():
             episodes = [episode for episode in read_episodes(path) if episode.iteration < reached]
@@ -224,12 +235,14 @@ class Run:
             algorithm.trained_problems.add(episode.problem for episode in episodes)
             everything = Buffer()
             everything.extend(episodes)
-            everything.save(path)
+            if self.folder is not None:
+                everything.save(path)
         algorithm.buffer.episodes = kept.episodes
         algorithm.evaluator.evaluations = self._comparable(
-            algorithm, _read_evaluations(self.folder / "evaluations", reached)
+            algorithm, _read_evaluations(folder / "evaluations", reached)
         )
-        _drop_lines_after(self.folder / "metrics.jsonl", reached)
+        if self.folder is not None:
+            _drop_lines_after(self.folder / "metrics.jsonl", reached)
 
     def _comparable(self, algorithm: Training, found: dict[int, Evaluation]) -> dict[int, Evaluation]:
         """The evaluations of the problems that the run is evaluated on now."""
@@ -243,11 +256,17 @@ class Run:
 
     def finish(self, algorithm: Training) -> None:
         """Writes the final model, its card, the results and the learning curve."""
+        model = algorithm.policy.model
         if self.folder is None:
+            if model.is_sharded and self.source is not None:
+                model.save_together(None)
             return
         with uninterrupted(), self._writing():
             with staged_folder(self.folder / "model") as staging:
-                algorithm.policy.model.save(staging)
+                if model.is_sharded:
+                    model.save_together(staging)
+                else:
+                    model.save(staging)
                 (staging / "README.md").write_text(model_card(algorithm, self.config), encoding="utf-8")
             write_text(self.folder / "results.json", json.dumps(self._results(algorithm), indent=2) + "\n")
             try:
@@ -271,9 +290,9 @@ class Run:
         return results
 
     def _save_to_resume(self, algorithm: Training) -> None:
+        self.save_checkpoint(algorithm)
         if self.folder is None:
             return
-        self.save_checkpoint(algorithm)
         messages.print(
             f"saved after iteration {algorithm.iteration}; resume with: lmgym train --resume {self.folder}",
             soft_wrap=True,

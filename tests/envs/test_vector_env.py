@@ -335,3 +335,61 @@ def test_an_environment_that_gymnasium_wrapped_is_unwrapped():
     envs = VectorEnv(wrapped)
     (state,) = envs.reset([0])
     assert envs.step([Action("The answer is: 1", episode=state.episode)])[0].terminated
+
+
+class Together(Countdown):
+    """Responds only when four episodes are being stepped at the same time; counts how many are."""
+
+    concurrency = 4
+    shared_attributes = (*Env.shared_attributes, "barrier", "active", "most")
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__(problems)
+        self.barrier = threading.Barrier(4)
+        self.active: list[int] = []
+        self.most = [0]
+
+    def respond(self, state: State, text: str, finish: Finish) -> Response:
+        self.active.append(1)
+        self.most[0] = max(self.most[0], len(self.active))
+        self.barrier.wait(timeout=20)
+        self.active.pop()
+        return super().respond(state, text, finish)
+
+
+def test_an_environment_that_waits_is_stepped_for_several_episodes_at_once():
+    envs = VectorEnv(Together([PROBLEMS[0]]))
+    envs.reset([0], group_size=12, seed=3)
+    steps = []
+    while states := envs.states:
+        steps += envs.step([say(state) for state in states])
+    assert sorted(step.state.episode for step in steps) == list(range(12))
+    assert isinstance(envs.env, Together)
+    assert envs.env.most == [4]
+
+
+class Waiting(Countdown):
+    concurrency = 3
+
+
+def test_threads_change_no_step():
+    def played(env: Env) -> dict[tuple[int, int], tuple[float, str, bool]]:
+        envs, found = VectorEnv(env), {}
+        envs.reset([0, 1, 2, 3], group_size=3, seed=7)
+        while states := envs.states:
+            for step in envs.step([say(state) for state in states]):
+                found[step.state.episode, step.state.turn] = step.reward, step.next_state.reply, step.done
+        return found
+
+    assert played(Waiting(PROBLEMS)) == played(Countdown(PROBLEMS))
+
+
+def test_an_error_in_a_thread_is_raised():
+    class Broken(Waiting):
+        def respond(self, state: State, text: str, finish: Finish) -> Response:
+            raise UserError("the tool is gone")
+
+    envs = VectorEnv(Broken(PROBLEMS))
+    states = envs.reset([0, 1])
+    with pytest.raises(UserError, match="the tool is gone"):
+        envs.step([say(state) for state in states])

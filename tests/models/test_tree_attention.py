@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from conftest import tiny_model
 from hand_made import ragged_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from lmgym.models import block_attention
+from lmgym.models.flex_tree_attention import FlexTreeAttention, flex_works
 from lmgym.models.prefix_tree import build_prefix_tree
 from lmgym.models.tree_attention import Chain, TreeAttention, find_chains
 
@@ -56,9 +60,20 @@ def blocked(subtree_end: Tensor, query: Tensor, key: Tensor, value: Tensor, *pre
     return backend.attend(0, query, key, value, SCALING)
 
 
-def check(subtree_end: Tensor, prefix: int, dtype: torch.dtype = torch.float32, tolerance: float = 2e-5) -> None:
+def flexible(subtree_end: Tensor, query: Tensor, key: Tensor, value: Tensor, *prefix: Tensor) -> Tensor:
+    backend = FlexTreeAttention(list(prefix[:1]), list(prefix[1:]), subtree_end)
+    return backend.attend(0, query, key, value, SCALING)
+
+
+def check(
+    subtree_end: Tensor,
+    prefix: int,
+    dtype: torch.dtype = torch.float32,
+    tolerance: float = 2e-5,
+    attention: Callable[..., Tensor] = blocked,
+) -> None:
     mine, exact = (tensors(len(subtree_end), prefix, dtype) for _ in range(2))
-    found, expected = blocked(subtree_end, *mine), masked(subtree_end, *exact)
+    found, expected = attention(subtree_end, *mine), masked(subtree_end, *exact)
     assert found.dtype == dtype
     assert (found - expected).abs().max() <= tolerance
     upstream = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
@@ -133,6 +148,38 @@ def test_long_trees(implementation, name, prefix):
 @pytest.mark.parametrize("name", LONG)
 def test_long_trees_in_bfloat16(implementation, name):
     check(LONG[name](), 300, torch.bfloat16, tolerance=0.04)
+
+
+@pytest.fixture
+def flex_backward_on_cpu(monkeypatch):
+    """PyTorch refuses it, because only its slow, uncompiled form has one; it computes the same."""
+    monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda query, key, value: None)
+
+
+@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("prefix", [0, 300])
+def test_long_trees_in_one_kernel(flex_backward_on_cpu, name, prefix):
+    check(LONG[name](), prefix, tolerance=1e-4, attention=flexible)
+
+
+def test_every_small_tree_in_one_kernel(flex_backward_on_cpu):
+    @settings(max_examples=20, deadline=None)
+    @given(subtree_end=trees(), prefix=st.integers(0, 3))
+    def same(subtree_end, prefix):
+        check(subtree_end, prefix, attention=flexible)
+
+    same()
+
+
+def test_the_kernel_is_tried_before_it_is_used(flex_backward_on_cpu, monkeypatch):
+    assert flex_works(tiny_model())
+    monkeypatch.setattr("lmgym.models.flex_tree_attention._kernel", lambda device: lambda q, k, v, **_: 1.1 * q)
+    assert not flex_works(tiny_model())
+
+
+def test_a_kernel_that_cannot_be_compiled_is_not_used(capsys):
+    assert not flex_works(tiny_model())  # PyTorch has no gradient of it on a CPU
+    assert "FlexAttention cannot be used (NotImplementedError" in capsys.readouterr().err
 
 
 def test_memory_kept_for_the_backward_pass_is_linear_in_the_nodes():

@@ -253,7 +253,7 @@ def test_the_version_is_that_of_the_first_token(kind):
         engine._advance()
     moved(model)
     done = drain(engine, [begun, waiting])
-    assert (done[begun].policy_version, done[waiting].policy_version) == (0, 1)
+    assert (done[begun].versions[0], done[waiting].versions[0]) == (0, 1)
 
 
 @pytest.mark.parametrize("kind", ENGINES)

@@ -1,0 +1,1 @@
+"""Several processes of one run: who they are, and what they exchange."""
