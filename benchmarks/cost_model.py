@@ -7,8 +7,7 @@
     synchronous   collecting + learning + hand-over
     asynchronous  max(collecting + reading, learning + writing)
 
-The same formulas with the figures of one CPU core are compared with what `benchmarks.staleness` measured there; the
-tables of GPUs are on paper, because nothing of lmgym has run on one.
+It is on paper: its shares are assumptions, it was not fitted to any measurement, and nothing of lmgym has run on a GPU.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from lmgym.console import results
 
 @dataclass(frozen=True)
 class Machine:
-    """One GPU, or one CPU core, and its storage."""
+    """One GPU and its storage."""
 
     flops: float
     """Peak of 16-bit matrix products, per second."""
@@ -39,8 +38,6 @@ class Machine:
 
 H100 = Machine(990e12, 3.35e12, 80e9, learner_share=0.4, server_share=0.6, storage=2e9)
 """Data sheet of the H100 SXM; the shares are assumptions, usual for FSDP and for vLLM with large batches."""
-
-GPUS_PER_NODE = 8
 
 
 @dataclass(frozen=True)

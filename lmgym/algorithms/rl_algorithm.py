@@ -205,6 +205,7 @@ class RLAlgorithm(ABC):
         if not episodes:
             raise UserError("there are no episodes to learn from: --load_episodes reads a file of them.")
         self.trained_problems.add(episode.problem for episode in episodes)
+        self.recorded |= self.policy.engine.metrics()
         if self.continued is not None:
             self.recorded |= self.continued.metrics(fresh)
 

@@ -115,9 +115,9 @@ class ServersSettings:
 
 def show_servers(settings: ServersSettings) -> None:
     """Prints model, weight version, load and speed of each server."""
-    urls = [url for part in settings.urls for url in part.split(",") if url]
     from lmgym.engines.server.connect import KINDS
 
+    urls = [url for part in settings.urls for url in part.split(",") if url]
     if not urls:
         raise UserError("give the addresses of servers: lmgym servers http://host:8000 http://host:8001")
     servers = [KINDS[settings.engine](url) for url in dict.fromkeys(urls)]
@@ -155,5 +155,5 @@ def _row(server: Server) -> tuple[str, ...]:
 
 
 def _cells(status: ServerStatus, speed: float) -> tuple[str, ...]:
-    cache = f"{100 * status.cache_hit_share:.0f} % of {status.prompt_tokens:,}"
+    cache = f"{100 * status.cache_hit_share:.0f} % of {status.prompt_tokens:,}" if status.prompt_tokens else "–"
     return (status.model, status.weight_version, str(status.running), str(status.waiting), f"{speed:.0f}", cache)

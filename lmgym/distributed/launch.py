@@ -45,6 +45,9 @@ def joined_processes() -> Iterator[None]:
     if not is_launched():
         yield
         return
+    # Imported before there is a process group, which default arguments of functions in torch would keep for ever.
+    from lmgym.distributed.sharding import release_meshes
+
     has_cuda, rank, count = torch.cuda.is_available(), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if has_cuda and local >= torch.cuda.device_count():
@@ -67,6 +70,7 @@ def joined_processes() -> Iterator[None]:
         raise type(error)(f"rank {rank}: {error}" if rank else str(error)) from error
     finally:
         torch.distributed.destroy_process_group()
+        release_meshes()
 
 
 def _store(count: int) -> Store:

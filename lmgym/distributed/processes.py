@@ -78,7 +78,7 @@ class Processes:
         return [sorted(each) for each in dealt]
 
     def sum_(self, tensors: Iterable[Tensor]) -> None:
-        """Replaces each tensor by its sum over all processes, in a fixed order, so that all have the same bits."""
+        """Replaces each tensor by its sum over all processes."""
         if self.count == 1:
             return
         import torch

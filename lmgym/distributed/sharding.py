@@ -10,12 +10,14 @@ separately, so both are called within the forward of one module, the entry.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed import checkpoint
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from lmgym.distributed.processes import processes
@@ -46,12 +48,33 @@ def shard(model: LanguageModel) -> None:
     decoder: Any = base_network(model.network).get_decoder()
     entry = Entry(model.network)
     for layer in decoder.layers:
-        fully_shard(layer)
+        fully_shard(layer, mesh=_mesh(model.device.type))
     # By default the outermost module would stay whole after a forward pass without a backward pass.
-    fully_shard(entry, reshard_after_forward=True)
+    fully_shard(entry, mesh=_mesh(model.device.type), reshard_after_forward=True)
     for module in entry.modules():
         if isinstance(module, FSDPModule):
             # The denominators of our losses are those of all processes already.
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
     model.entry = entry
+
+
+MESHES: dict[str, DeviceMesh] = {}
+"""All processes in one dimension, by the type of their device."""
+
+
+def _mesh(device_type: str) -> DeviceMesh:
+    if device_type not in MESHES:
+        MESHES[device_type] = init_device_mesh(device_type, (processes().count,))
+    return MESHES[device_type]
+
+
+def release_meshes() -> None:
+    """Ends the threads of the process group, which tensors in caches of torch would keep alive through their mesh.
+
+    A thread of gloo that frees a tensor while the interpreter ends aborts the process.
+    """
+    gc.collect()
+    for mesh in MESHES.values():
+        getattr(mesh, "_pg_registry", {}).clear()
+    MESHES.clear()

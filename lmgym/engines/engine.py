@@ -72,6 +72,10 @@ class Engine(Protocol):
         """
         return
 
+    def metrics(self) -> dict[str, float]:
+        """What an iteration reports of the engine; by default nothing."""
+        return {}
+
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Submits requests and waits for all of them."""
         request_ids = self.submit(requests)

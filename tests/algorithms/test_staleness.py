@@ -94,6 +94,7 @@ def test_every_iteration_learns_from_its_number_of_groups_that_are_new_enough(ma
     assert isinstance(algorithm.run, Remembering)
     history = algorithm.run.history
     assert any(row["staleness"] > 0 for row in history)
+    assert all(row["moved_requests"] == 0 for row in history)
     assert all(row["staleness"] <= max_staleness for row in history)
     assert all(row["logprob_diff"] < 1e-4 for row in history)
 

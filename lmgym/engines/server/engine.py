@@ -107,6 +107,10 @@ class ServerEngine(Engine):
             for server in self.live_servers:
                 server.abort(running)
 
+    def metrics(self) -> dict[str, float]:
+        """How many requests of the run another server had to take over so far."""
+        return {"moved_requests": float(self.moved_requests)}
+
     @contextlib.contextmanager
     def keeping_weights(self) -> Iterator[None]:
         """Servers keep their weights while the block runs, in which an optimiser changes those of the model."""

@@ -52,7 +52,6 @@ class EngineThread:
         self.labels = {model.version: INITIAL_VERSION}
         """The labels that versions of the weights were given, by the model's own count."""
         self.tokens = 0
-        self.prompt_tokens = 0
         self.is_paused = False
         self.fault = ""
         """Why the engine has ended, if it has."""
@@ -116,7 +115,6 @@ class EngineThread:
         return len(self._jobs)
 
     def _submit(self, job: _Job) -> None:
-        self.prompt_tokens += len(job.request.prompt)
         self._jobs[self.engine.submit([job.request])[0]] = job
 
     def _run(self) -> None:
@@ -172,7 +170,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """The routes, each a method named after it."""
+    """Answers the routes of GET_ROUTES and POST_ROUTES."""
 
     engine_thread: EngineThread
     protocol_version = "HTTP/1.1"
@@ -268,7 +266,6 @@ def _metrics(engine: EngineThread, body: dict[str, Any]) -> str:
         "num_requests_running": engine.running,
         "num_requests_waiting": 0,
         "generation_tokens_total": engine.tokens,
-        "prefix_cache_queries_total": engine.prompt_tokens,
     }
     return "".join(f"vllm:{name} {count}\n" for name, count in counts.items())
 
