@@ -7,13 +7,17 @@
     synchronous   collecting + learning + hand-over
     asynchronous  max(collecting + reading, learning + writing)
 
-It is on paper: its shares are assumptions, it was not fitted to any measurement, and nothing of lmgym has run on a GPU.
+`check` takes the two rates from the synchronous run of `benchmarks.staleness` and predicts the asynchronous ones. The
+shares of a GPU's peak are assumptions: nothing of lmgym has run on one.
 """
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from lmgym.console import results
 
@@ -171,5 +175,29 @@ def table() -> str:
     return "\n".join(lines)
 
 
+MEASURED = Path(__file__).with_name("staleness.json")
+
+
+def check(rows: Sequence[Mapping[str, float]]) -> str:
+    """Seconds of an asynchronous iteration: by the rates of the synchronous run, the first row, and as measured."""
+    tokens = rows[0]["tokens"]
+    server_rate, learner_rate = (tokens / rows[0][part] for part in ("seconds_collecting", "seconds_learning"))
+    lines = [
+        f"Fitted: the server samples {server_rate:.0f} and the learner learns {learner_rate:.0f} tokens per second.",
+        "",
+        "| --max_staleness | tokens | predicted | measured | measured / predicted |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows[1:]:
+        # The time of the hand-over is part of the measured collecting.
+        parts = Iteration(1, row["tokens"] / server_rate, row["tokens"] / learner_rate, writing=0.0, reading=0.0)
+        cells = [f"{row['max_staleness']:.0f}", f"{row['tokens']:,.0f}", f"{parts.asynchronous:.1f} s"]
+        cells += [f"{row['seconds']:.1f} s", f"{row['seconds'] / parts.asynchronous:.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
     results.print(table(), markup=False, soft_wrap=True)
+    if MEASURED.exists():
+        results.print("\n" + check(json.loads(MEASURED.read_text())["rows"]), markup=False, soft_wrap=True)

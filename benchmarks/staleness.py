@@ -96,6 +96,7 @@ def _row(staleness: int, out: Path) -> dict[str, Any]:
 
     return {
         "max_staleness": staleness,
+        "tokens": mean("tokens"),
         "seconds_collecting": mean("seconds_collecting"),
         "seconds_learning": mean("seconds_learning"),
         "seconds": mean("seconds_collecting") + mean("seconds_learning"),

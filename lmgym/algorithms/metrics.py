@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 from lmgym.advantages import EPS, over_group
 from lmgym.algorithms.config import RLConfig
@@ -13,7 +14,7 @@ from lmgym.evaluation.grading import is_correct
 from lmgym.learning.batch import Batch
 from lmgym.learning.learner import Update
 from lmgym.losses import kl_estimate, masked_max, masked_mean, masked_quantile
-from lmgym.types import Episode
+from lmgym.types import OFF_POLICY, Episode
 
 MOST = 0.5
 """A fault that at least this share of the episodes has is named as the likely cause."""
@@ -50,10 +51,13 @@ def update_metrics(update: Update, selected: Batch, version: int) -> dict[str, f
 def measured_kl(update: Update, selected: Batch, batch: Batch) -> float:
     """The mean KL per token (k3) to the reference over all on-policy episodes; without any, over those computed.
 
-    For an on-policy episode that was not computed, the sampler's log-probabilities are the policy's.
+    For an on-policy episode that was not computed, the sampler's log-probabilities are the policy's. Tokens of an older
+    policy get importance weights: without them, one that the policy no longer samples would count exp(ref − π) times.
     """
     if not bool(batch.on_policy.any()):
-        return masked_mean(kl_estimate(update.logprobs, selected.reference_logprobs, "k3"), selected.mask)
+        is_sampled = selected.versions != OFF_POLICY
+        weights = torch.where(is_sampled, update.logprobs - selected.logprobs, 0.0).exp()
+        return masked_mean(weights * kl_estimate(update.logprobs, selected.reference_logprobs, "k3"), selected.mask)
     logprobs = batch.logprobs.index_copy(0, selected.row, update.logprobs)[batch.on_policy]
     measured = batch.select(batch.on_policy)
     return masked_mean(kl_estimate(logprobs, measured.reference_logprobs, "k3"), measured.mask)

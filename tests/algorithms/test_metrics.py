@@ -1,13 +1,16 @@
-"""The warning of an iteration without a learning signal."""
+"""The warning of an iteration without a learning signal, and the KL of stale episodes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
+import torch
 from hand_made import Turn, make_episode
+from tabular import SEQUENCES, after_prompt, batch_of, logprobs_of, table
 
-from lmgym.algorithms.metrics import without_signal
+from lmgym.algorithms.metrics import measured_kl, without_signal
+from lmgym.learning.learner import Update
 from lmgym.types import Episode
 
 
@@ -42,3 +45,18 @@ def episode(reward: float, *, group: int = 0, cut: bool = False, **graded: bool)
 def test_the_sentence_names_the_rewards_and_the_likely_cause(episodes, says):
     sentence = without_signal(episodes)
     assert all(part in sentence for part in says), sentence
+
+
+def test_the_kl_of_stale_samples_is_that_of_the_policy():
+    """Every sequence once is what a uniform policy samples; the KL of the first token is then exact."""
+    every = range(len(SEQUENCES))
+    policy, reference = 3 * table(0), table(1)
+    batch = batch_of(every, torch.zeros(len(SEQUENCES), 1), 0 * policy, reference)
+    mask = batch.mask.clone()
+    mask[:, 2:] = False
+    batch = batch.with_(mask=mask)
+    logprobs = after_prompt(logprobs_of(policy, every))
+    update = Update(logprobs, torch.zeros_like(logprobs), 0.0, 0.0, 0.0)
+    right = policy[0].log_softmax(-1)
+    exact = (right.exp() * (right - reference[0].log_softmax(-1))).sum()
+    assert measured_kl(update, batch, batch) == pytest.approx(float(exact), rel=1e-4)

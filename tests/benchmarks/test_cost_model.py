@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.cost_model import H100, MODELS, Workload, best_split, collecting_seconds, iteration, table
+from benchmarks.cost_model import H100, MODELS, Workload, best_split, check, collecting_seconds, iteration, table
 
 models = st.sampled_from(MODELS[:2])
 
@@ -41,3 +41,13 @@ def test_a_model_that_does_not_fit_is_said_to():
 def test_the_page_has_the_table_of_the_model():
     page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
     assert table() in page
+
+
+def test_a_run_that_overlaps_perfectly_is_predicted_exactly():
+    rows = [
+        {"max_staleness": 0, "tokens": 100.0, "seconds_collecting": 10.0, "seconds_learning": 20.0, "seconds": 30.0},
+        {"max_staleness": 1, "tokens": 200.0, "seconds_collecting": 0.0, "seconds_learning": 40.0, "seconds": 40.0},
+    ]
+    said = check(rows)
+    assert "samples 10 and the learner learns 5 tokens per second" in said
+    assert "| 1 | 200 | 40.0 s | 40.0 s | 1.00 |" in said
