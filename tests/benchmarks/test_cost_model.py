@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.cost_model import H100, MODELS, Workload, best_split, check, collecting_seconds, iteration, table
+from benchmarks.cost_model import (
+    H100,
+    MEASURED,
+    MODELS,
+    Workload,
+    best_split,
+    check,
+    collecting_seconds,
+    iteration,
+    table,
+)
 
 models = st.sampled_from(MODELS[:2])
 
@@ -38,9 +49,11 @@ def test_a_model_that_does_not_fit_is_said_to():
     assert best_split(MODELS[2], H100, 8, Workload(512)) is None
 
 
-def test_the_page_has_the_table_of_the_model():
+def test_the_page_has_the_tables_of_the_model_and_of_the_measurement():
     page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text()
     assert table() in page
+    assert check(json.loads(MEASURED.read_text())["rows"]) in page
+    assert MEASURED.with_suffix(".md").read_text().strip() in page
 
 
 def test_a_run_that_overlaps_perfectly_is_predicted_exactly():

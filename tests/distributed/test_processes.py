@@ -63,13 +63,21 @@ def trained(tmp_path_factory) -> dict[int, Path]:
     return folders
 
 
+def require_equal(alone: dict[str, torch.Tensor], together: dict[str, torch.Tensor], title: str) -> None:
+    """Compares weights and metrics; `pytest -rP` shows the largest difference of the weights."""
+    assert alone.keys() == together.keys()
+    for key, value in alone.items():
+        assert torch.allclose(together[key], value, rtol=1e-4, atol=1e-5), key
+    weights = [key for key in alone if not key.startswith("metrics.")]
+    difference = max(float((together[key] - alone[key]).abs().max()) for key in weights)
+    print(f"{title}: largest difference of a weight {difference:.1e}")  # noqa: T201
+
+
 @pytest.mark.parametrize(("count", "name"), [*((2, name) for name in NAMES), *((3, name) for name in ON_THREE)])
 def test_several_processes_learn_what_one_learns(trained, name, count):
     """Ten updates: the same tokens, losses, gradient norms and weights."""
     alone, together = (load_file(trained[each] / f"{name}.safetensors") for each in (1, count))
-    assert alone.keys() == together.keys()
-    for key, value in alone.items():
-        assert torch.allclose(together[key], value, rtol=1e-4, atol=1e-5), key
+    require_equal(alone, together, f"{name} on {count} processes")
 
 
 SHARDED = tuple(name for name in NAMES if find_algorithm(name).can_shard)
@@ -87,6 +95,4 @@ def sharded(tmp_path_factory) -> Path:
 def test_a_sharded_model_learns_what_a_whole_one_learns(trained, sharded, name):
     """Ten updates: the same tokens, losses, gradient norms and weights."""
     whole, shards = load_file(trained[1] / f"{name}.safetensors"), load_file(sharded / f"{name}.safetensors")
-    assert whole.keys() == shards.keys()
-    for key, value in whole.items():
-        assert torch.allclose(shards[key], value, rtol=1e-4, atol=1e-5), key
+    require_equal(whole, shards, f"{name}, sharded")
