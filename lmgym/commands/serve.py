@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+import torch
 import tyro
 from rich.table import Table
 
 from lmgym.console import messages, results
 from lmgym.engines.server.http import ServerUnreachableError
 from lmgym.engines.server.server import Server, ServerStatus
-from lmgym.engines.server.vllm_server import ENVIRONMENT, FLAGS, LORA_ENVIRONMENT
+from lmgym.engines.server.vllm_server import CPU_FLAGS, ENVIRONMENT, FLAGS, LORA_ENVIRONMENT
 from lmgym.errors import UserError
 
 MEASURED_SECONDS = 2.0
@@ -80,6 +81,7 @@ def vllm_command(settings: ServeSettings, folder: Path, flags: Sequence[str] = (
     command = [settings.vllm_python, "-m", "vllm.entrypoints.openai.api_server"]
     command += ["--model", str(folder), "--served-model-name", settings.model]
     command += ["--host", settings.host, "--port", str(settings.port), "--dtype", settings.dtype, *FLAGS]
+    command += () if torch.cuda.is_available() else CPU_FLAGS
     command += flags
     environment = dict(ENVIRONMENT)
     if settings.lora_rank:

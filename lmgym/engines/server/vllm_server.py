@@ -16,6 +16,9 @@ from lmgym.types import Finish
 FLAGS = ("--enable-scale-out", "--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1")
 """Flags that a server of ours needs: token ids as an API, and log-probs of the distribution that was sampled from."""
 
+CPU_FLAGS = ("--no-enable-chunked-prefill",)
+"""On a CPU, vLLM 0.32 fails when a prompt is computed in parts and its request has a seed, as ours have."""
+
 ENVIRONMENT = {"VLLM_SERVER_DEV_MODE": "1"}
 """The routes that replace weights exist only in this mode."""
 
