@@ -22,6 +22,7 @@ USAGE = """lmgym: a gym for language models
   lmgym train --resume RUN [flags]  continue a run from its newest checkpoint
   lmgym eval [flags]                evaluate a model, alone or against another
   lmgym play [flags]                solve a problem yourself
+  lmgym audit ENV [flags]           check an environment's grader on its own answers
   lmgym serve MODEL [flags]         start an inference server for --engine vllm
   lmgym servers URL…                what servers are serving, and how fast
   lmgym export RUN                  write the model of a run as an ordinary Hugging Face folder
@@ -204,6 +205,12 @@ def _selftest(arguments: list[str]) -> None:
         sys.exit(1)
 
 
+def _audit(arguments: list[str]) -> None:
+    from lmgym.commands.audit import AuditSettings, run_audit
+
+    run_audit(_parse(AuditSettings, arguments, "lmgym audit", AuditSettings()))
+
+
 def _servers(arguments: list[str]) -> None:
     from lmgym.commands.serve import ServersSettings, show_servers
 
@@ -229,6 +236,7 @@ COMMANDS = {
     "servers": _servers,
     "export": _export,
     "selftest": _selftest,
+    "audit": _audit,
     "envs": _listing("list_envs"),
     "algorithms": _listing("list_algorithms"),
     "models": _listing("list_models"),
