@@ -27,7 +27,8 @@ class TaskSettings:
     env_options: dict[str, str] = field(default_factory=dict)
     """Options of the environment as names and values: --env_options max_operations 3 difficulty 2"""
     reward: str = ""
-    """Your own reward function as my_module:my_function(problem, answer) -> float."""
+    """Your own reward function as my_module:my_function(problem, text) -> float, or a weighted sum:
+    "correct + 0.1*form + 0.5*overlong(200,50) - my_module:my_function"."""
 
     def on(self, env: str) -> TaskSettings:
         """The same task on another environment, with those of the options that it has."""
