@@ -13,7 +13,16 @@ from lmgym.envs.gsm8k import GSM8K
 from lmgym.envs.math import MATH
 from lmgym.envs.math_env import MathEnv
 from lmgym.envs.procedural import SPLITS
-from lmgym.envs.registry import Registration, find, make, names, register, registrations, takes_option
+from lmgym.envs.registry import (
+    Registration,
+    find,
+    make,
+    names,
+    register,
+    register_family,
+    registrations,
+    takes_option,
+)
 from lmgym.envs.svamp import SVAMP
 from lmgym.envs.word_problems.problems import WordProblems, WordProblemsEnv
 
@@ -27,6 +36,9 @@ register("svamp", SVAMP, "lmgym/SVAMP-v0", splits=("test",))
 register("twenty-questions", TwentyQuestions, "lmgym/TwentyQuestions-v0", splits=SPLITS)
 register("word-guess", WordGuess, "lmgym/WordGuess-v0", splits=SPLITS)
 register("word-problems", WordProblemsEnv, "lmgym/WordProblems-v0", splits=SPLITS)
+
+register_family("gymnasium", "lmgym.envs.adapters.gymnasium_env:GymnasiumEnv", option="gym_id")
+register_family("reasoning-gym", "lmgym.envs.adapters.reasoning_gym:ReasoningGym", option="task")
 
 __all__ = [
     "GSM8K",
@@ -55,6 +67,7 @@ __all__ = [
     "make",
     "names",
     "register",
+    "register_family",
     "registrations",
     "takes_option",
 ]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 
 from lmgym.envs.env import Env, MadeFrom
+from lmgym.envs.procedural import SPLITS
 from lmgym.errors import UserError
 from lmgym.lookup import import_module, import_named, nearest
 
@@ -50,6 +51,9 @@ class Registration:
 
 
 _registrations: dict[str, Registration] = {}
+_families: dict[str, tuple[str, str]] = {}
+"""By their prefix, environments of another package: where their class is, `module:Class`, and the option that takes
+what follows the prefix."""
 
 
 def register(
@@ -64,6 +68,11 @@ def register(
     _registrations[name] = Registration(name, factory, gym_id, description, tuple(splits))
     if gym_id and gym_id not in gymnasium.registry:
         gymnasium.register(gym_id, entry_point=factory)
+
+
+def register_family(prefix: str, place: str, option: str) -> None:
+    """Names all environments of a package at once: `prefix/task` is the class at `module:Class` with that option."""
+    _families[prefix] = (place, option)
 
 
 def registrations() -> list[Registration]:
@@ -85,6 +94,9 @@ def make(name: str, split: str = "train", **options: Any) -> Env:
     given = dict(options)
     registration, named_split = _resolve(name)
     name, split = registration.name, named_split or split
+    family, _, member = name.partition("/")
+    if family in _families:
+        options = {_families[family][1]: member, **options}
     if _is_file(registration):
         options = {"path": name, **options}
     if registration.splits and split not in registration.splits:
@@ -117,6 +129,9 @@ def _resolve(name: str) -> tuple[Registration, str]:
     bare, _, split = name.partition(":")
     if split and bare in _registrations:
         return _registrations[bare], split
+    family, _, member = bare.partition("/")
+    if family in _families and member:
+        return replace(_own_class(_families[family][0]), name=bare, splits=SPLITS), split
     if name not in _registrations and _is_file_name(name):
         from lmgym.envs.dataset_file import DatasetFile
 
@@ -125,7 +140,8 @@ def _resolve(name: str) -> tuple[Registration, str]:
 
 
 def _is_file(registration: Registration) -> bool:
-    return registration.name not in _registrations and _is_file_name(registration.name)
+    is_named = registration.name in _registrations or registration.name.partition("/")[0] in _families
+    return not is_named and _is_file_name(registration.name)
 
 
 def _after_import(name: str) -> str:
