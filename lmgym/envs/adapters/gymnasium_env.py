@@ -24,7 +24,7 @@ ACTION_NAMES: dict[str, tuple[str, ...]] = {
     "CliffWalking-v1": ("up", "right", "down", "left"),
     "CartPole-v1": ("left", "right"),
     "MountainCar-v0": ("left", "none", "right"),
-    "Taxi-v3": ("south", "north", "east", "west", "pickup", "dropoff"),
+    "Taxi-v4": ("south", "north", "east", "west", "pickup", "dropoff"),
     "Blackjack-v1": ("stick", "hit"),
 }
 """Words for the actions of environments that come with Gymnasium; others are numbered."""

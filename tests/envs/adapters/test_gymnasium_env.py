@@ -22,7 +22,7 @@ def test_frozen_lake_is_won_by_walking_round_the_holes():
     assert state.reply.endswith("HFF[G]")
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "MountainCar-v0", "Taxi-v3", "CliffWalking-v1", "Blackjack-v1"])
+@pytest.mark.parametrize("name", ["CartPole-v1", "MountainCar-v0", "Taxi-v4", "CliffWalking-v1", "Blackjack-v1"])
 def test_rewards_are_those_of_the_environment_itself(name):
     env = lmgym.make(f"gymnasium/{name}")
     state, _ = env.reset(options={"index": 5})
