@@ -21,6 +21,8 @@ USAGE = """lmgym: a gym for language models
   lmgym train [ALGORITHM] [flags]   train a model; with no flags, the default recipe
   lmgym train --resume RUN [flags]  continue a run from its newest checkpoint
   lmgym eval [flags]                evaluate a model, alone or against another
+  lmgym rollout [flags]             collect episodes and learn nothing
+  lmgym rescore RUN --reward …      what another reward says of the episodes of a run
   lmgym play [flags]                solve a problem yourself
   lmgym audit ENV [flags]           check an environment's grader on its own answers
   lmgym serve MODEL [flags]         start an inference server for --engine vllm
@@ -205,6 +207,18 @@ def _selftest(arguments: list[str]) -> None:
         sys.exit(1)
 
 
+def _rollout(arguments: list[str]) -> None:
+    from lmgym.commands.rollout import RolloutSettings, rollout
+
+    rollout(_parse_task(RolloutSettings, arguments, "lmgym rollout", RolloutSettings()))
+
+
+def _rescore(arguments: list[str]) -> None:
+    from lmgym.commands.rescore import RescoreSettings, rescore
+
+    rescore(_parse(RescoreSettings, arguments, "lmgym rescore", RescoreSettings()))
+
+
 def _audit(arguments: list[str]) -> None:
     from lmgym.commands.audit import AuditSettings, run_audit
 
@@ -237,6 +251,8 @@ COMMANDS = {
     "export": _export,
     "selftest": _selftest,
     "audit": _audit,
+    "rollout": _rollout,
+    "rescore": _rescore,
     "envs": _listing("list_envs"),
     "algorithms": _listing("list_algorithms"),
     "models": _listing("list_models"),
