@@ -152,7 +152,7 @@ def _parse_train(config_class: Any, arguments: list[str], prog: str, default: An
         "TrainFlags", [("algorithm", config_class)], bases=(TrainSettings,), namespace={"__doc__": config_class.__doc__}
     )
     start = default or TrainSettings(config_class())
-    flags = shape(start.algorithm, start.task, start.policy, start.run)
+    flags = shape(start.algorithm, start.task, start.policy, start.judge, start.run)
     return _parse_task(shape, arguments, prog, flags)
 
 

@@ -48,12 +48,15 @@ class MultiDimensionVerbalReward(Judge):
         self,
         ask: Ask,
         weight: float = 1.0,
-        prompts: Sequence[str] = ("value", "soundness", "progress"),
+        prompt: str = "value,soundness,progress",
         answer_bonus: float = 0.0,
     ) -> None:
-        """`answer_bonus` is added to the last step's score if the environment found the answer correct."""
+        """`prompt` names one or several, separated by commas.
+
+        `answer_bonus` is added to the last step's score if the environment found the answer correct.
+        """
         super().__init__(ask, weight)
-        self.templates = [load_judge_prompt(prompt) for prompt in prompts]
+        self.templates = [load_judge_prompt(each) for each in prompt.split(",")]
         self.answer_bonus = answer_bonus
 
     def scores(self, episodes: Sequence[Episode]) -> list[list[float]]:
@@ -126,3 +129,10 @@ class GroupVerbalReward(Judge):
 def _by_step(scores: Tensor, episodes: Sequence[Episode]) -> list[list[float]]:
     """Splits the scores of all steps by their episodes."""
     return [part.tolist() for part in scores.split([len(episode.steps) for episode in episodes])]
+
+
+JUDGES: dict[str, type[StepwiseVerbalReward | MultiDimensionVerbalReward | EpisodeVerbalReward | GroupVerbalReward]] = {
+    kind.name: kind
+    for kind in (StepwiseVerbalReward, MultiDimensionVerbalReward, EpisodeVerbalReward, GroupVerbalReward)
+}
+"""By the names of `--judge`."""
