@@ -89,10 +89,12 @@ def make(name: str, split: str = "train", **options: Any) -> Env:
     """Makes an environment by its name, from a JSON or JSONL file by its path, or from a module by `module:Class`.
 
     A name may carry its split: `gsm8k:test` is the test split whatever `split` says. `module:name` also finds a name
-    that the module registers. A file has no splits; a user's class gets the split if its `__init__` takes one.
+    that the module registers. A file has no splits; a user's class gets the split if its `__init__` takes one. Every
+    environment takes `tools` and `max_calls` (see ToolEnv).
     """
     given = dict(options)
     registration, named_split = _resolve(name)
+    tools, max_calls = options.pop("tools", None), options.pop("max_calls", 4)
     name, split = registration.name, named_split or split
     family, _, member = name.partition("/")
     if family in _families:
@@ -113,6 +115,10 @@ def make(name: str, split: str = "train", **options: Any) -> Env:
     if "split" in inspect.signature(registration.factory).parameters:
         options = {"split": split, **options}
     env = registration.factory(**options)
+    if tools:
+        from lmgym.envs.tool_env import ToolEnv, load_tools
+
+        env = ToolEnv(env, load_tools(tools), max_calls)
     env.made_from = MadeFrom(name, split, given)
     return env
 

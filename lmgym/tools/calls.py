@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,14 @@ class ToolCall:
     name: str
     arguments: dict[str, Any]
     fault: str = ""
+
+
+def described(schemas: Sequence[dict[str, Any]]) -> str:
+    """The tools in words, for a model whose chat template has no place for them."""
+    if not schemas:
+        return ""
+    lines = "\n".join(json.dumps(schema["function"]) for schema in schemas)
+    return f"You may call these tools:\n{lines}\nTo call one, write {FORM} and end your turn."
 
 
 def tool_calls(text: str) -> list[ToolCall]:
