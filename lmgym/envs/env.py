@@ -81,11 +81,11 @@ class Response:
     reward: float = 0.0
     reply: str = ""
     """The reply to the policy; empty if the environment only waits for more of the same message."""
-    role: Literal["user", "tool"] = "user"
-    """Who replies: the environment as the user, or a tool that the policy has called."""
     terminated: bool = False
     truncated: bool = False
     info: dict[str, Any] = field(default_factory=dict)
+    role: Literal["user", "tool"] = "user"
+    """Who replies: the environment as the user, or a tool that the policy has called."""
 
 
 class Env(gymnasium.Env[State, str]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from lmgym.envs.env import Env, Response
@@ -56,14 +57,7 @@ class ToolEnv(Env):
             self.env._state = self.state
             response = self.env.respond(state, text, finish)
             counted = {"tool_calls": self.calls, "tool_errors": self.errors}
-            return Response(
-                response.reward,
-                response.reply,
-                response.role,
-                response.terminated,
-                response.truncated,
-                {**response.info, **counted},
-            )
+            return replace(response, info={**response.info, **counted})
         if self.calls + len(calls) > self.max_calls:
             info = {"correct": False, "tool_calls": self.calls, "tool_errors": self.errors, "final": True}
             return Response(truncated=True, info=info)

@@ -203,7 +203,7 @@ class LLMPolicy(Policy):
         if self.is_plain:
             return render_plain(messages, self.model.tokenizer)
         plain = [{"role": str(message["role"]), "content": message["content"]} for message in messages]
-        tools = list(self.tools) or None
+        tools: Any = list(self.tools) or None
         try:
             return str(
                 self.model.tokenizer.apply_chat_template(plain, tools=tools, add_generation_prompt=True, tokenize=False)
