@@ -208,6 +208,7 @@ def episode_to_row(episode: Episode) -> dict[str, Any]:
                 "truncated": step.truncated,
                 "info": step.info,
                 "reply": step.next_state.reply,
+                **({"role": "tool"} if step.next_state.messages[-1]["role"] == "tool" else {}),
             }
         )
         seen = len(action.prompt_ids) + len(action.token_ids)
@@ -246,7 +247,7 @@ def row_to_episode(row: dict[str, Any]) -> Episode:
             episode=state.episode,
         )
         following = replace(
-            state.after(action.text, part["reply"]),
+            state.after(action.text, part["reply"], part.get("role", "user")),
             tokens=action.prompt_ids + action.token_ids,
             written=state.written + len(action.token_ids),
         )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import lmgym
 from lmgym import Problem, UserError
-from lmgym.buffer import Buffer
+from lmgym.buffer import Buffer, episode_to_row, row_to_episode
 from lmgym.envs.math_env import MathEnv
 from lmgym.envs.tool_env import ToolEnv, load_tools
 from lmgym.envs.vector_env import VectorEnv
@@ -90,7 +90,9 @@ def test_the_output_of_a_tool_is_masked():
         action = Action(text, policy.prompt_ids(states[0]), ids, (0.0,) * len(ids), (1,) * len(ids), "eos")
         buffer.add(env.step([action]))
         states = env.states
-    batch = Batch.from_episodes(list(buffer.episodes))
+    episodes = list(buffer.episodes)
+    assert [row_to_episode(episode_to_row(episode)) for episode in episodes] == episodes
+    batch = Batch.from_episodes(episodes)
     learnt = policy.decode(batch.tokens[batch.mask].tolist())
     assert learnt == call("calculator", expression="5*5") + "The answer is: 25"
     everything = policy.decode(batch.tokens[0].tolist())
