@@ -32,6 +32,8 @@ class Buffer:
         self.capacity = capacity
         self.episodes: deque[Episode] = deque()
         self.path = path
+        self.writes_later = False
+        """Whether episodes are written by `replace`, once a judge has rewarded them, and not when they end."""
         self._evicted: set[tuple[int, int]] = set()
         """Groups of the newest iteration that were evicted before all of their episodes had ended."""
         self._open: dict[int, list[Step]] = {}
@@ -58,7 +60,17 @@ class Buffer:
             if group_key(episode) not in self._evicted:
                 self.episodes.append(episode)
         self.evict()
-        if self.path is not None and episodes:
+        if self.path is not None and episodes and not self.writes_later:
+            append_episodes(self.path, episodes)
+
+    def replace(self, episodes: Sequence[Episode]) -> None:
+        """Puts these in the place of the stored episodes with their iterations and numbers, and writes them to disk."""
+        changed = {(episode.iteration, episode.steps[0].state.episode): episode for episode in episodes}
+        stored = [
+            changed.get((episode.iteration, episode.steps[0].state.episode), episode) for episode in self.episodes
+        ]
+        self.episodes = deque(stored)
+        if self.path is not None and self.writes_later:
             append_episodes(self.path, episodes)
 
     def evict(self) -> None:
@@ -196,6 +208,7 @@ def episode_to_row(episode: Episode) -> dict[str, Any]:
                 "truncated": step.truncated,
                 "info": step.info,
                 "reply": step.next_state.reply,
+                **({"role": "tool"} if step.next_state.messages[-1]["role"] == "tool" else {}),
             }
         )
         seen = len(action.prompt_ids) + len(action.token_ids)
@@ -234,7 +247,7 @@ def row_to_episode(row: dict[str, Any]) -> Episode:
             episode=state.episode,
         )
         following = replace(
-            state.after(action.text, part["reply"]),
+            state.after(action.text, part["reply"], part.get("role", "user")),
             tokens=action.prompt_ids + action.token_ids,
             written=state.written + len(action.token_ids),
         )

@@ -17,7 +17,7 @@ Finish = Literal["eos", "stop", "length"]
 class Message(TypedDict):
     """One message of a conversation, in the format of chat templates."""
 
-    role: Literal["system", "user", "assistant"]
+    role: Literal["system", "user", "assistant", "tool"]
     content: str
 
 
@@ -53,7 +53,7 @@ class State:
     group: int = 0
     seed: int = 0
 
-    def after(self, text: str, reply: str = "") -> State:
+    def after(self, text: str, reply: str = "", role: Literal["user", "tool"] = "user") -> State:
         """The next state: the action `text`, on a new line of an open assistant message, and then `reply`."""
         text = text.removesuffix("\n")
         messages = self.messages
@@ -61,7 +61,7 @@ class State:
             text, messages = f"{messages[-1]['content']}\n{text}", messages[:-1]
         messages = (*messages, {"role": "assistant", "content": text})
         if reply:
-            messages = (*messages, {"role": "user", "content": reply})
+            messages = (*messages, {"role": role, "content": reply})
         return replace(self, messages=messages, reply=reply, turn=self.turn + 1)
 
 

@@ -115,16 +115,6 @@ def test_an_extra_that_is_missing_is_named_and_alone_is_enough(machine, model_fo
 
 
 @pytest.mark.network
-def test_the_math_extra_alone_is_enough(machine):
-    grade = """
-from lmgym.rewards.math_verify import is_equivalent_by_math_verify as same
-assert same(r"\\frac{1}{2}", "0.5") and not same("2", "3")
-"""
-    assert "pip install 'lmgym[math]'" in machine.run("python", "-c", grade, code=1)
-    with_extra(machine, "math").run("python", "-c", grade)
-
-
-@pytest.mark.network
 def test_the_hub_extra_alone_is_enough(machine):
     """There is no hub here: a local file stands in for the repository, and the extra's library reads it."""
     (machine.folder / "rows.jsonl").write_text('{"question": "1+1?", "answer": "2"}\n')

@@ -27,7 +27,15 @@ def outcome_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         "accuracy": float(np.mean([is_correct(episode) for episode in episodes])),
         "length": float(np.mean([episode.length for episode in episodes])),
         "cut_off": float(np.mean([episode.cut_off for episode in episodes])),
+        **reward_parts(episodes),
     }
+
+
+def reward_parts(episodes: Sequence[Episode]) -> dict[str, float]:
+    """The mean of each part of a weighted reward, before its weight."""
+    parts = [episode.info.get("rewards", {}) for episode in episodes]
+    names = dict.fromkeys(name for each in parts for name in each)
+    return {f"reward/{name}": float(np.mean([each[name] for each in parts if name in each])) for name in names}
 
 
 def update_metrics(update: Update, selected: Batch, version: int) -> dict[str, float]:

@@ -26,12 +26,14 @@ from lmgym.algorithms.parts import EntropyBonus, GroupFilter, KLPenalty
 from lmgym.algorithms.problem_order import ProblemOrder
 from lmgym.algorithms.replay import Replay
 from lmgym.buffer import Buffer
+from lmgym.distributed.processes import processes
 from lmgym.envs.env import Env
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.errors import UserError
 from lmgym.evaluation.contamination import TrainedProblems, contamination_warning
 from lmgym.evaluation.evaluation import Evaluation
 from lmgym.evaluation.evaluator import Evaluator
+from lmgym.judges.judge import Judge
 from lmgym.learning.batch import Batch
 from lmgym.learning.critic import make_value_head
 from lmgym.learning.epochs import run_epochs
@@ -75,8 +77,12 @@ class RLAlgorithm(ABC):
         eval_env: Env | None = None,
         run: Run | None = None,
         ref_policy: LLMPolicy | None = None,
+        judge: Judge | None = None,
     ) -> None:
-        """`ref_policy` is the reference of a KL penalty; by default the policy as it is now."""
+        """`ref_policy` is the reference of a KL penalty; by default the policy as it is now.
+
+        `judge` adds its rewards to those of the environment, when all episodes of an iteration have ended.
+        """
         self.config = config = config or self.Config()
         config.check()
         if policy.distribution.temperature == 0:
@@ -114,6 +120,8 @@ class RLAlgorithm(ABC):
         self.iteration = 0
         episodes = config.problems_per_iteration * config.group_size * config.resample_rounds
         self.buffer = Buffer(max(BUFFER_CAPACITY, episodes), self.run.episodes_path)
+        self.judge = judge
+        self.buffer.writes_later = judge is not None
         self.replay = Replay(self.buffer, config.replay_episodes, config.seed)
         self.problem_order = ProblemOrder(
             self.envs.env.problems, config.problems_per_iteration, config.seed, config.resample_rounds
@@ -243,6 +251,7 @@ class RLAlgorithm(ABC):
         config, states = self.config, list[State]()
         while not states:
             self.buffer.gather(self.iteration)
+            self._judge_episodes()
             if config.resample_rounds == 1 or not config.problems_per_iteration:
                 break
             batch = Batch.from_episodes(self.buffer.of_iteration(self.iteration))
@@ -253,6 +262,22 @@ class RLAlgorithm(ABC):
                 break
             states = self.envs.reset(self.next_problems(done), config.group_size, self.next_seed(), groups)
         return states
+
+    @final
+    def _judge_episodes(self) -> None:
+        """Lets the judge reward the episodes that it has not seen, each process a share of them."""
+        if self.judge is None:
+            return
+        name = self.judge.name
+        unseen = [
+            episode
+            for episode in self.buffer.of_iteration(self.iteration)
+            if name not in episode.info.get("rewards", {})
+        ]
+        groups = list(dict.fromkeys(episode.group for episode in unseen))
+        own = set(processes().share(groups))
+        judged = self.judge.judged([episode for episode in unseen if episode.group in own])
+        self.buffer.replace(processes().gather(judged))
 
     @final
     def evaluate(self) -> Evaluation | None:

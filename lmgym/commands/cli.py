@@ -21,7 +21,10 @@ USAGE = """lmgym: a gym for language models
   lmgym train [ALGORITHM] [flags]   train a model; with no flags, the default recipe
   lmgym train --resume RUN [flags]  continue a run from its newest checkpoint
   lmgym eval [flags]                evaluate a model, alone or against another
+  lmgym rollout [flags]             collect episodes and learn nothing
+  lmgym rescore RUN --reward …      what another reward says of the episodes of a run
   lmgym play [flags]                solve a problem yourself
+  lmgym audit ENV [flags]           check an environment's grader on its own answers
   lmgym serve MODEL [flags]         start an inference server for --engine vllm
   lmgym servers URL…                what servers are serving, and how fast
   lmgym export RUN                  write the model of a run as an ordinary Hugging Face folder
@@ -149,7 +152,7 @@ def _parse_train(config_class: Any, arguments: list[str], prog: str, default: An
         "TrainFlags", [("algorithm", config_class)], bases=(TrainSettings,), namespace={"__doc__": config_class.__doc__}
     )
     start = default or TrainSettings(config_class())
-    flags = shape(start.algorithm, start.task, start.policy, start.run)
+    flags = shape(start.algorithm, start.task, start.policy, start.judge, start.run)
     return _parse_task(shape, arguments, prog, flags)
 
 
@@ -204,6 +207,24 @@ def _selftest(arguments: list[str]) -> None:
         sys.exit(1)
 
 
+def _rollout(arguments: list[str]) -> None:
+    from lmgym.commands.rollout import RolloutSettings, rollout
+
+    rollout(_parse_task(RolloutSettings, arguments, "lmgym rollout", RolloutSettings()))
+
+
+def _rescore(arguments: list[str]) -> None:
+    from lmgym.commands.rescore import RescoreSettings, rescore
+
+    rescore(_parse(RescoreSettings, arguments, "lmgym rescore", RescoreSettings()))
+
+
+def _audit(arguments: list[str]) -> None:
+    from lmgym.commands.audit import AuditSettings, run_audit
+
+    run_audit(_parse(AuditSettings, arguments, "lmgym audit", AuditSettings()))
+
+
 def _servers(arguments: list[str]) -> None:
     from lmgym.commands.serve import ServersSettings, show_servers
 
@@ -229,6 +250,9 @@ COMMANDS = {
     "servers": _servers,
     "export": _export,
     "selftest": _selftest,
+    "audit": _audit,
+    "rollout": _rollout,
+    "rescore": _rescore,
     "envs": _listing("list_envs"),
     "algorithms": _listing("list_algorithms"),
     "models": _listing("list_models"),

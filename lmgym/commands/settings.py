@@ -14,6 +14,7 @@ from lmgym.types import Problem
 
 if TYPE_CHECKING:  # listing what there is needs no torch
     from lmgym.engines.engine import Engine
+    from lmgym.judges.judge import Judge
     from lmgym.models.language_model import LanguageModel
 
 
@@ -27,7 +28,8 @@ class TaskSettings:
     env_options: dict[str, str] = field(default_factory=dict)
     """Options of the environment as names and values: --env_options max_operations 3 difficulty 2"""
     reward: str = ""
-    """Your own reward function as my_module:my_function(problem, answer) -> float."""
+    """Your own reward function as my_module:my_function(problem, text) -> float, or a weighted sum:
+    "correct + 0.1*form + 0.5*overlong(200,50) - my_module:my_function"."""
 
     def on(self, env: str) -> TaskSettings:
         """The same task on another environment, with those of the options that it has."""
@@ -144,3 +146,32 @@ class PolicySettings:
 
         folder = Path(self.weights_folder) if self.weights_folder else cache_dir() / "weights"
         return connect(self.engine, [url for url in self.servers.split(",") if url], model, folder)
+
+
+@dataclass
+class JudgeSettings:
+    """A language model that rewards episodes besides the environment."""
+
+    judge: Literal["none", "step", "dimensions", "episode", "group"] = "none"
+    """step: a score for each step; dimensions: yes-or-no questions on each step; episode: a score for each solution;
+    group: which sample of a group is the best."""
+    judge_model: str = ""
+    """The model that judges, named as for --model; by default a copy of --model as it is before training."""
+    judge_weight: float = 1.0
+    """Weight of the judge's score, which is from 0 to 1."""
+    judge_prompt: str = ""
+    """A text file with the judge's question, instead of the shipped one (lmgym/judges/prompts)."""
+
+    def make(self, policy: PolicySettings) -> Judge | None:
+        """The judge with its model, or None."""
+        if self.judge == "none":
+            if self.judge_model or self.judge_prompt:
+                raise UserError("--judge_model and --judge_prompt are of a judge: name its kind with --judge.")
+            return None
+        from lmgym.judges.judge import asking
+        from lmgym.judges.verbal import JUDGES
+        from lmgym.models.loading import load_model
+
+        model = load_model(self.judge_model or policy.model, device=policy.device, dtype=policy.dtype)
+        kind, ask = JUDGES[self.judge], asking(model)
+        return kind(ask, self.judge_weight, self.judge_prompt) if self.judge_prompt else kind(ask, self.judge_weight)

@@ -18,7 +18,7 @@ from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.buffer import read_episodes
 from lmgym.commands.memory import expected_memory
 from lmgym.commands.memory_estimate import MemoryEstimate
-from lmgym.commands.settings import PolicySettings, TaskSettings
+from lmgym.commands.settings import JudgeSettings, PolicySettings, TaskSettings
 from lmgym.console import results
 from lmgym.distributed.launch import mark
 from lmgym.distributed.processes import processes
@@ -66,6 +66,7 @@ class TrainSettings:
     algorithm: RLConfig
     task: TaskSettings = field(default_factory=TaskSettings)
     policy: PolicySettings = field(default_factory=PolicySettings)
+    judge: JudgeSettings = field(default_factory=JudgeSettings)
     run: RunSettings = field(default_factory=RunSettings)
 
 
@@ -118,7 +119,7 @@ def settings_from(config_class: type[RLConfig], flat: dict[str, Any]) -> TrainSe
 
     known = config_class().settings().keys()
     config = config_class.from_settings({name: value for name, value in flat.items() if name in known})
-    return TrainSettings(config, pick(TaskSettings), pick(PolicySettings), pick(RunSettings))
+    return TrainSettings(config, *map(pick, (TaskSettings, PolicySettings, JudgeSettings, RunSettings)))
 
 
 def report(algorithm: RLAlgorithm, folder: Path) -> None:
@@ -196,7 +197,8 @@ def build(
     policy.prompt_ids(env.reset(options={"index": 0})[0])  # fails before the run starts if the prompt cannot be built
     # If none is named, the reference is the initial policy, or under LoRA the base model.
     ref_policy = settings.policy.make(env, examples, named, samples=False) if named else None
-    algorithm = algorithm_class(policy, env, settings.algorithm, eval_env, make_run(), ref_policy)
+    judge = settings.judge.make(settings.policy)
+    algorithm = algorithm_class(policy, env, settings.algorithm, eval_env, make_run(), ref_policy, judge)
     algorithm.trained_problems.fingerprints |= trained_problems(model)
     return algorithm, memory
 
@@ -263,7 +265,7 @@ def _new_folder(root: Path, name: str) -> Path:
 
 def flat_settings(settings: TrainSettings) -> dict[str, Any]:
     """Every setting by its flag's name, as config.json keeps them."""
-    parts = (settings.task, settings.policy, settings.run)
+    parts = (settings.task, settings.policy, settings.judge, settings.run)
     flat = {name: value for part in parts for name, value in asdict(part).items()}
     del flat["minutes"]  # of a session, not of the run
     return flat | settings.algorithm.settings()

@@ -7,7 +7,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import gymnasium
 from gymnasium.error import ResetNeeded
@@ -16,6 +16,9 @@ from lmgym.envs.random_sources import is_random_source, reseed
 from lmgym.errors import UserError
 from lmgym.rewards.reward import checked_reward
 from lmgym.types import Action, Finish, Problem, State
+
+if TYPE_CHECKING:
+    from lmgym.tools.function_tool import Tool
 
 EnvType = TypeVar("EnvType", bound="Env")
 
@@ -81,6 +84,8 @@ class Response:
     terminated: bool = False
     truncated: bool = False
     info: dict[str, Any] = field(default_factory=dict)
+    role: Literal["user", "tool"] = "user"
+    """Who replies: the environment as the user, or a tool that the policy has called."""
 
 
 class Env(gymnasium.Env[State, str]):
@@ -89,7 +94,17 @@ class Env(gymnasium.Env[State, str]):
     concurrency: ClassVar[int] = 1
     """How many episodes may be stepped at once, in threads; more than 1 if `respond` waits for a tool or a network."""
 
-    shared_attributes: ClassVar[tuple[str, ...]] = ("problems", "observation_space", "action_space", "spec", "metadata")
+    tools: Sequence[Tool] = ()
+    """What the policy may call; the chat template describes them to the model."""
+
+    shared_attributes: ClassVar[tuple[str, ...]] = (
+        "problems",
+        "tools",
+        "observation_space",
+        "action_space",
+        "spec",
+        "metadata",
+    )
     """Attributes that all episodes share and none changes; every other attribute is copied for each episode."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
@@ -147,7 +162,7 @@ class Env(gymnasium.Env[State, str]):
         if not isinstance(response, Response):
             raise UserError(f"{type(self).__name__}.respond returned {response!r:.60}: return an lmgym.Response.")
         reward = checked_reward(response.reward, self.respond, before.problem)
-        state = before.after(action.text, response.reply)
+        state = before.after(action.text, response.reply, response.role)
         self._state = None if response.terminated or response.truncated else state
         # The policy continues these ids; the environment itself never sees them.
         state = replace(state, tokens=action.prompt_ids + action.token_ids)

@@ -13,14 +13,13 @@ from lmgym.envs.held_out import hold_out_validation as held_out
 from lmgym.envs.math_env import MathEnv
 from lmgym.errors import UserError
 from lmgym.rewards.final_answer import BoxedAnswer
-from lmgym.rewards.math_verify import is_equivalent_by_math_verify
 from lmgym.rewards.reward import Reward
 from lmgym.rewards.steps import StepReward
 from lmgym.types import Problem
 
 
 class MATH(MathEnv):
-    """The 7,500 training or 5,000 test problems, or some subjects and levels; `math_verify` selects that grader.
+    """The 7,500 training or 5,000 test problems, or some subjects and levels.
 
     `validation` is 500 of the training problems, which `train` leaves out if `hold_out_validation` is set.
     """
@@ -34,15 +33,13 @@ class MATH(MathEnv):
         hold_out_validation: bool = False,
         stepwise: bool = True,
         max_steps: int = 256,
-        math_verify: bool = False,
         reward: Reward | None = None,
         step_reward: StepReward | None = None,
     ) -> None:
         problems: Sequence[Problem] = _load(split, None if path is None else str(path), hold_out_validation)
         problems = _with_subjects(problems, (subjects,) if isinstance(subjects, str) else tuple(subjects))
         problems = _with_levels(problems, (levels,) if isinstance(levels, int) else tuple(levels))
-        form = BoxedAnswer(is_same=is_equivalent_by_math_verify) if math_verify else BoxedAnswer()
-        super().__init__(problems, form, stepwise, max_steps, reward, step_reward)
+        super().__init__(problems, BoxedAnswer(), stepwise, max_steps, reward, step_reward)
 
 
 @lru_cache(maxsize=4)

@@ -11,6 +11,7 @@ from lmgym.errors import UserError
 from lmgym.rewards.final_answer import AnswerForm, FinalAnswer, FreeAnswer, NumberAnswer, grade
 from lmgym.rewards.reward import Reward, checked_reward
 from lmgym.rewards.steps import StepReward
+from lmgym.rewards.weighted import WeightedReward
 from lmgym.types import Finish, Problem, State
 
 REPEATS = 3
@@ -42,6 +43,8 @@ class MathEnv(Env):
             raise UserError("These problems have no answers to grade: pass a reward, a function of (problem, text).")
         self.stepwise = stepwise
         self.max_steps = max_steps
+        if isinstance(reward, WeightedReward):
+            reward = reward.with_form(self.answer_form)
         self.reward: Reward = reward or FinalAnswer(self.answer_form)
         self.step_reward = step_reward
 
@@ -66,10 +69,14 @@ class MathEnv(Env):
         truncated = not terminated and is_stuck
         if not terminated and not truncated:
             return Response(reward=reward)
-        reward += checked_reward(self.reward(state.problem, solution), self.reward, state.problem)
         is_graded = not isinstance(self.answer_form, FreeAnswer)
         info = asdict(grade(self.answer_form, state.problem.answer, solution)) if is_graded else {}
         info |= {"final": True}  # the reward is that of the outcome, so a critic must not bootstrap on top of it
+        if isinstance(self.reward, WeightedReward):
+            info["rewards"] = self.reward.parts(state.problem, solution)
+            reward += self.reward.total(info["rewards"])
+        else:
+            reward += checked_reward(self.reward(state.problem, solution), self.reward, state.problem)
         return Response(reward=reward, terminated=terminated, truncated=truncated, info=info)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 
 from lmgym.envs.env import Env, MadeFrom
+from lmgym.envs.procedural import SPLITS
 from lmgym.errors import UserError
 from lmgym.lookup import import_module, import_named, nearest
 
@@ -50,6 +51,9 @@ class Registration:
 
 
 _registrations: dict[str, Registration] = {}
+_families: dict[str, tuple[str, str]] = {}
+"""By their prefix, environments of another package: where their class is, `module:Class`, and the option that takes
+what follows the prefix."""
 
 
 def register(
@@ -66,6 +70,11 @@ def register(
         gymnasium.register(gym_id, entry_point=factory)
 
 
+def register_family(prefix: str, place: str, option: str) -> None:
+    """Names all environments of a package at once: `prefix/task` is the class at `module:Class` with that option."""
+    _families[prefix] = (place, option)
+
+
 def registrations() -> list[Registration]:
     """Lists every registered environment by name."""
     return [_registrations[name] for name in sorted(_registrations)]
@@ -80,11 +89,16 @@ def make(name: str, split: str = "train", **options: Any) -> Env:
     """Makes an environment by its name, from a JSON or JSONL file by its path, or from a module by `module:Class`.
 
     A name may carry its split: `gsm8k:test` is the test split whatever `split` says. `module:name` also finds a name
-    that the module registers. A file has no splits; a user's class gets the split if its `__init__` takes one.
+    that the module registers. A file has no splits; a user's class gets the split if its `__init__` takes one. Every
+    environment takes `tools` and `max_calls` (see ToolEnv).
     """
     given = dict(options)
     registration, named_split = _resolve(name)
+    tools, max_calls = options.pop("tools", None), options.pop("max_calls", 4)
     name, split = registration.name, named_split or split
+    family, _, member = name.partition("/")
+    if family in _families:
+        options = {_families[family][1]: member, **options}
     if _is_file(registration):
         options = {"path": name, **options}
     if registration.splits and split not in registration.splits:
@@ -101,6 +115,10 @@ def make(name: str, split: str = "train", **options: Any) -> Env:
     if "split" in inspect.signature(registration.factory).parameters:
         options = {"split": split, **options}
     env = registration.factory(**options)
+    if tools:
+        from lmgym.envs.tool_env import ToolEnv, load_tools
+
+        env = ToolEnv(env, load_tools(tools), max_calls)
     env.made_from = MadeFrom(name, split, given)
     return env
 
@@ -117,6 +135,9 @@ def _resolve(name: str) -> tuple[Registration, str]:
     bare, _, split = name.partition(":")
     if split and bare in _registrations:
         return _registrations[bare], split
+    family, _, member = bare.partition("/")
+    if family in _families and member:
+        return replace(_own_class(_families[family][0]), name=bare, splits=SPLITS), split
     if name not in _registrations and _is_file_name(name):
         from lmgym.envs.dataset_file import DatasetFile
 
@@ -125,7 +146,8 @@ def _resolve(name: str) -> tuple[Registration, str]:
 
 
 def _is_file(registration: Registration) -> bool:
-    return registration.name not in _registrations and _is_file_name(registration.name)
+    is_named = registration.name in _registrations or registration.name.partition("/")[0] in _families
+    return not is_named and _is_file_name(registration.name)
 
 
 def _after_import(name: str) -> str:

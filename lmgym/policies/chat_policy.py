@@ -49,7 +49,7 @@ class ChatPolicy(LLMPolicy):
         They are found by rendering a conversation with a placeholder, so the sampled text itself is never rendered.
         """
         answer: Message = {"role": "assistant", "content": PLACEHOLDER}
-        reply: Message = {"role": "user", "content": state.reply}
+        reply: Message = {"role": state.messages[-1]["role"], "content": state.reply}
         question: Message = {"role": "user", "content": ""}
         text = self.render_chat((question, answer, reply)).split(PLACEHOLDER, 1)[1]
         if self.is_plain and begins_next_problem(self.decode(state.tokens[-RECENT:])):

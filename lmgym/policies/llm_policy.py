@@ -6,7 +6,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from lmgym.calculator import MAX_CHARACTERS, calculate, open_expression
 from lmgym.engines.engine import Completion, Engine
@@ -21,6 +21,7 @@ from lmgym.policies.partial_action import PartialAction
 from lmgym.policies.plain_prompt import NEXT_PROBLEM, before_next_problem, begins_next_problem, render_plain
 from lmgym.policies.policy import Policy
 from lmgym.policies.token_text import TokenText, token_text
+from lmgym.tools.calls import described
 from lmgym.types import OFF_POLICY, Action, Finish, Message, Problem, State
 
 RECENT = 16
@@ -59,6 +60,8 @@ class LLMPolicy(Policy):
         self.calculator = calculator
         self.engine = engine or engine_for(model)
         self.serves_all_processes = self.engine.serves_all_processes
+        self.tools: tuple[dict[str, Any], ...] = ()
+        """Descriptions of the tools that the policy may call, for the chat template."""
         self._pending: dict[int, PartialAction] = {}
         """The actions that the engine is sampling, by request id."""
 
@@ -186,7 +189,10 @@ class LLMPolicy(Policy):
 
     def opening_messages(self, messages: Sequence[Message]) -> list[Message]:
         """The system prompt and the worked examples before the conversation itself."""
-        opening: list[Message] = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
+        system = (
+            self.system_prompt if self.describes_tools else f"{self.system_prompt}\n\n{described(self.tools)}".strip()
+        )
+        opening: list[Message] = [{"role": "system", "content": system}] if system else []
         for example in self.examples:
             opening.append({"role": "user", "content": example.prompt})
             opening.append({"role": "assistant", "content": example.solution})
@@ -197,10 +203,21 @@ class LLMPolicy(Policy):
         if self.is_plain:
             return render_plain(messages, self.model.tokenizer)
         plain = [{"role": str(message["role"]), "content": message["content"]} for message in messages]
+        tools: Any = list(self.tools) or None
         try:
-            return str(self.model.tokenizer.apply_chat_template(plain, add_generation_prompt=True, tokenize=False))
+            return str(
+                self.model.tokenizer.apply_chat_template(plain, tools=tools, add_generation_prompt=True, tokenize=False)
+            )
         except Exception as error:  # a template is code of the model's author and may raise anything
             raise UserError(f"the chat template of {self.model.name} refuses this conversation: {error}.") from error
+
+    @property
+    def describes_tools(self) -> bool:
+        """Whether there are no tools, or the chat template tells the model about them itself."""
+        if not self.tools or self.is_plain:
+            return not self.tools
+        marker: list[Message] = [{"role": "user", "content": "?"}]
+        return all(str(tool["function"]["description"]) in self.render_chat(marker) for tool in self.tools)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Encodes a text that was not sampled."""

@@ -11,7 +11,12 @@ from lmgym.types import Message
 NEXT_PROBLEM = "Problem:"
 """The beginning of a user message; a base model that has finished its solution continues with another problem."""
 
-PARTS = {"system": "{}\n\n", "user": NEXT_PROBLEM + " {}\nSolution:\n", "assistant": "{}\n\n"}
+PARTS = {
+    "system": "{}\n\n",
+    "user": NEXT_PROBLEM + " {}\nSolution:\n",
+    "assistant": "{}\n\n",
+    "tool": "Output: {}\nSolution:\n",
+}
 
 
 def render_plain(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase) -> str:

@@ -39,4 +39,6 @@ def policy_for(
     kind = FewShotLLMStepwiseMathPolicy if policy == "stepwise" else ChatPolicy
     shown = few_shot_examples(env, shots) if examples is None else examples
     prompt = default_system_prompt(env, policy == "stepwise") if system_prompt is None else system_prompt
-    return kind(model, shown, prompt, max_tokens, temperature, calculator, top_k, top_p, engine, max_episode_tokens)
+    made = kind(model, shown, prompt, max_tokens, temperature, calculator, top_k, top_p, engine, max_episode_tokens)
+    made.tools = tuple(tool.schema for tool in env.tools)
+    return made

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
-from lmgym.rewards.latex import is_same_latex, last_formula, without_boxes
+from lmgym.rewards.latex import last_formula, without_boxes
+from lmgym.rewards.latex_checker import compare_latex
+from lmgym.rewards.verdict import Stage, Verdict
 from lmgym.types import Problem
 
 MAX_DIGITS = 60
@@ -43,8 +44,8 @@ class AnswerForm(Protocol):
     def lenient(self, text: str) -> str | None:
         """Extracts the probable answer, whatever its form."""
 
-    def is_right(self, answer: str, given: str) -> bool:
-        """Whether a given answer equals the correct one."""
+    def compare(self, answer: str, given: str) -> Verdict:
+        """Whether a given answer equals the correct one, and what decided it."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,9 @@ class NumberAnswer:
         numbers = [match[0] for match in _FLEXIBLE_NUMBER.finditer(text)]
         return numbers[-1] if numbers else None
 
-    def is_right(self, answer: str, given: str) -> bool:
+    def compare(self, answer: str, given: str) -> Verdict:
         right = parse_number(answer)
-        return right is not None and right == parse_number(given)
+        return Verdict(right is not None and right == parse_number(given), "number")
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,6 @@ class BoxedAnswer:
     r"""Answers in LaTeX, within `\boxed{...}`; the last box counts."""
 
     instruction: str = r"Put the final answer within \boxed{}."
-    is_same: Callable[[str, str], bool] = is_same_latex
-    """Whether two LaTeX answers are equal, the correct one first."""
 
     def show(self, answer: str) -> str:
         return rf"The answer is $\boxed{{{answer}}}$."
@@ -89,8 +88,8 @@ class BoxedAnswer:
         """Extracts the boxed answer, or else the last formula, or else the last number."""
         return self.strict(text) or last_formula(text) or NumberAnswer().lenient(text)
 
-    def is_right(self, answer: str, given: str) -> bool:
-        return self.is_same(without_boxes(answer), without_boxes(given))
+    def compare(self, answer: str, given: str) -> Verdict:
+        return compare_latex(without_boxes(answer), without_boxes(given))
 
 
 @dataclass(frozen=True)
@@ -111,10 +110,12 @@ class TextAnswer:
         lines = text.strip().splitlines()
         return self.strict(text) or (lines[-1] if lines else None)
 
-    def is_right(self, answer: str, given: str) -> bool:
-        """Compares as numbers, or as texts regardless of case, spaces and a final full stop."""
+    def compare(self, answer: str, given: str) -> Verdict:
+        """Compares as texts regardless of case, spaces and a final full stop, or as numbers."""
+        if _plain(answer) == _plain(given) != "":
+            return Verdict(True, "text")
         number = parse_number(answer)
-        return _plain(answer) == _plain(given) != "" or (number is not None and number == parse_number(given))
+        return Verdict(number is not None and number == parse_number(given), "number")
 
 
 @dataclass(frozen=True)
@@ -132,8 +133,8 @@ class FreeAnswer:
     def lenient(self, text: str) -> str | None:
         return None
 
-    def is_right(self, answer: str, given: str) -> bool:
-        return False
+    def compare(self, answer: str, given: str) -> Verdict:
+        return Verdict(False, "text")
 
 
 @dataclass(frozen=True)
@@ -145,17 +146,22 @@ class Grade:
     parsed: bool
     answer: str | None
     lenient_answer: str | None
+    stage: Stage | None
+    """Which comparison decided about the strict answer; `limit`: it took too long and counts as wrong."""
 
 
 def grade(form: AnswerForm, answer: str, text: str) -> Grade:
     """Grades a text against the correct answer, strictly and leniently."""
     strict, lenient = form.strict(text), form.lenient(text)
+    verdict = None if strict is None else form.compare(answer, strict)
+    correct = verdict is not None and verdict.is_right
     return Grade(
-        correct=strict is not None and form.is_right(answer, strict),
-        lenient=lenient is not None and form.is_right(answer, lenient),
+        correct=correct,
+        lenient=correct or (lenient is not None and form.compare(answer, lenient).is_right),
         parsed=strict is not None,
         answer=strict,
         lenient_answer=lenient,
+        stage=verdict.stage if verdict else None,
     )
 
 

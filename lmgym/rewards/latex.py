@@ -1,9 +1,11 @@
-"""Equality of two LaTeX answers: normalisation, then equality of the text, then of the exact value."""
+"""Normalises LaTeX answers, and compares them as texts and as exact values."""
 
 from __future__ import annotations
 
 import re
 from fractions import Fraction
+
+from lmgym.rewards.verdict import Verdict
 
 MAX_CHARACTERS = 500
 
@@ -41,23 +43,49 @@ _SLASH_FRACTION = re.compile(r"(?<![\d.])(\d+)/(\d+)(?![\d.])")
 _BARE_ROOT = re.compile(r"\\sqrt([0-9a-zA-Z])")
 _SPACED_THOUSANDS = re.compile(r"(?<=\d)(?:,\\!|\{,\})(?=\d{3}(?!\d))")
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
+_SYNONYMS = tuple(
+    (re.compile(pattern), plain)
+    for pattern, plain in (
+        (r"\\(?:cdot|times)(?![a-zA-Z])|\*|×", "·"),
+        (r"\\(?:leq?|leqslant)(?![a-zA-Z])|<=", "≤"),
+        (r"\\(?:geq?|geqslant)(?![a-zA-Z])|>=", "≥"),
+        (r"\\neq?(?![a-zA-Z])", "≠"),
+        (r"\\lt(?![a-zA-Z])", "<"),
+        (r"\\gt(?![a-zA-Z])", ">"),
+        (r"\\pi(?![a-zA-Z])", "π"),
+        (r"\\infty(?![a-zA-Z])", "∞"),
+        (r"√", r"\\sqrt"),
+        (r"(?<=\\begin\{)[bp]matrix|(?<=\\end\{)[bp]matrix", "matrix"),
+    )
+)
+"""One spelling of several; a single character, because spaces after a command are removed."""
+_BRACED_CHARACTER = re.compile(r"([\^_])\{([0-9a-zA-Z])\}")
 _POINT_WITHOUT_ZERO = re.compile(r"(?<!\d)\.(?=\d)")
 _NAME_EQUALS = re.compile(r"^[a-zA-Z](?:_\{?\w+\}?)?(?:\([a-z]\))?(?:=|\\in(?![a-zA-Z]))(?=.)")
 _DECIMAL = re.compile(r"-?\d{1,60}(?:\.\d{1,60})?")
 _FRACTION = re.compile(r"(-?)\\frac\{(-?\d{1,60}(?:\.\d{1,60})?)\}\{(-?\d{1,60}(?:\.\d{1,60})?)\}")
 
 
-def is_same_latex(answer: str, given: str) -> bool:
-    """Whether a given answer equals the correct one after normalisation, as text or as an exact number."""
+def compare_exactly(answer: str, given: str) -> Verdict | None:
+    """Compares normalised texts, and then exact values; None where neither decides."""
     if max(len(answer), len(given)) > MAX_CHARACTERS:
-        return answer.strip() == given.strip()
-    commas_separate = bool(_LIST.search(answer) or _LIST.search(given))
+        return Verdict(answer.strip() == given.strip(), "text")
+    commas_separate = has_list(answer) or has_list(given)
     # Either may name the counted unit, 24 or 24\text{ ways}; if both do, the units must be equal.
     pairs = ((answer, given), (_without_count(answer), given), (answer, _without_count(given)))
-    return any(
-        _is_same(normalise_latex(left, commas_separate), normalise_latex(right, commas_separate))
-        for left, right in pairs
-    )
+    normalised = [[normalise_latex(text, commas_separate) for text in pair] for pair in pairs]
+    if any(left == right != "" for left, right in normalised):
+        return Verdict(True, "text")
+    for pair in normalised:
+        left, right = map(_value, pair)
+        if left is not None and right is not None:
+            return Verdict(left == right, "number")
+    return None
+
+
+def has_list(text: str) -> bool:
+    """Whether commas in it separate items, or else thousands."""
+    return bool(_LIST.search(text))
 
 
 def _without_count(text: str) -> str:
@@ -69,24 +97,16 @@ def _without_count(text: str) -> str:
     return text[: match.start()]
 
 
-def _is_same(left: str, right: str) -> bool:
-    if left == right:
-        return bool(left)
-    value = _value(left)
-    return value is not None and value == _value(right)
-
-
 def normalise_latex(text: str, commas_separate: bool = False) -> str:
     """Rewrites an answer so that equivalent spellings become equal; commas separate items, or else thousands."""
     text = text.strip().strip("$").replace("\\$", "").replace("\\%", "").replace("%", "").rstrip(". ")
-    text = _without_outer_braces(text)
-    text = _SPACED_THOUSANDS.sub("", text)
-    if not commas_separate:
-        text = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
+    text = without_thousands_separators(without_outer_braces(text), commas_separate)
     text = _SIZE.sub("", text)
+    for pattern, plain in _SYNONYMS:
+        text = pattern.sub(plain, text)
     text = _LINE_BREAK_OR_SPACE.sub(lambda match: match[1] or "", text)
     text = _DEGREES.sub("", text)
-    text = _TEXT.sub(r"\1", _TEXT_UNIT.sub("", text)).rstrip(".")
+    text = _TEXT.sub(r"\1", without_unit(text)).rstrip(".")
     text = _PLAIN_UNIT.sub("", text)
     text = _WORD.sub(lambda match: match[0].lower(), text)
     text = _FRACTION_COMMAND.sub(r"\\frac", text)
@@ -94,10 +114,22 @@ def normalise_latex(text: str, commas_separate: bool = False) -> str:
     text = _BARE_FRACTION.sub(lambda match: f"\\frac{{{match[1] or match[2]}}}{{{match[3] or match[4]}}}", text)
     text = _SLASH_FRACTION.sub(r"\\frac{\1}{\2}", text)
     text = _POINT_WITHOUT_ZERO.sub("0.", text)
-    return _without_outer_braces(_NAME_EQUALS.sub("", text))
+    text = _BRACED_CHARACTER.sub(r"\1\2", text)
+    return without_outer_braces(_NAME_EQUALS.sub("", text))
 
 
-def _without_outer_braces(text: str) -> str:
+def without_thousands_separators(text: str, commas_separate: bool) -> str:
+    r"""Joins the digits of `14,\!400`, and of `14,400` unless commas separate items."""
+    text = _SPACED_THOUSANDS.sub("", text)
+    return text if commas_separate else _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
+
+
+def without_unit(text: str) -> str:
+    r"""Removes a unit in `\text{...}` from the end."""
+    return _TEXT_UNIT.sub("", text)
+
+
+def without_outer_braces(text: str) -> str:
     """Removes braces that enclose the full text, such as those of a removed box."""
     while text.startswith("{") and _end_of_group(text) == len(text) - 1:
         text = text[1:-1]

@@ -10,13 +10,13 @@ from lmgym.envs import DatasetFile, find, names, registrations
 from lmgym.envs.comparison import is_as_made
 from lmgym.envs.env import Env, MadeFrom
 from lmgym.envs.options import spelled
-from lmgym.lookup import import_path
 from lmgym.models.language_model import LanguageModel
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
 from lmgym.policies.llm_policy import LLMPolicy
 from lmgym.policies.system_prompts import TEXT, default_system_prompt
+from lmgym.rewards.custom import spelled_reward
 from lmgym.runs.training import Training
 
 KINDS: dict[type, str] = {FewShotLLMStepwiseMathPolicy: "stepwise", ChatPolicy: "chat"}
@@ -53,7 +53,7 @@ def _settings_of(env: Env, split: str) -> dict[str, Any]:
         return unnamed
     name, made_split, options = made_from.name, made_from.split, dict(made_from.options)
     reward = options.pop("reward", None)
-    place = import_path(reward) if reward is not None else ""
+    place = spelled_reward(reward) if reward is not None else ""
     texts = {option: spelled(value) for option, value in options.items()}
     module = find(name).factory.__module__ if name in names() else "lmgym"
     has_splits = name in names() and made_split != split

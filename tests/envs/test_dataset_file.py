@@ -148,8 +148,8 @@ def test_text_answers_check_themselves_and_numbers_among_them_are_numbers(tmp_pa
             env.reset(options={"index": index})
             results = [env.step(line) for line in problem.solution.split("\n")]
             assert (results[-1][1], results[-1][2], results[-1][4]["lenient"]) == (1.0, True, True)
-    assert TextAnswer().is_right("1945", "1,945.0")
-    assert not TextAnswer().is_right("", "")
+    assert TextAnswer().compare("1945", "1,945.0").is_right
+    assert not TextAnswer().compare("", "").is_right
 
 
 UNGRADED_ROWS = [

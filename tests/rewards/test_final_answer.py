@@ -2,19 +2,17 @@
 
 import json
 import re
-import threading
 import time
 from fractions import Fraction
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmgym.assets.catalogue import dataset_file
 from lmgym.rewards.final_answer import BoxedAnswer, NumberAnswer, find_boxes, grade, parse_number
-from lmgym.rewards.latex import is_same_latex
-from lmgym.rewards.math_verify import is_equivalent_by_math_verify
+from lmgym.rewards.latex_checker import compare_latex
 
 NUMBER, BOXED = NumberAnswer(), BoxedAnswer()
 
@@ -76,9 +74,9 @@ def test_lenient_is_flexible_extract(text, answer):
 def test_a_number_is_right_in_every_spelling_and_another_is_not(number, zeros):
     point = "." + "0" * zeros if zeros else ""
     for spelling in (f"{number}{point}", f"${number}", f"{number:,}{point}", f" {number}. ", f"{number}.0"):
-        assert NUMBER.is_right(str(number), spelling), spelling
-        assert not NUMBER.is_right(str(number + 1), spelling)
-    assert not NUMBER.is_right(str(number), f"{number}.01")
+        assert NUMBER.compare(str(number), spelling).is_right, spelling
+        assert not NUMBER.compare(str(number + 1), spelling).is_right
+    assert not NUMBER.compare(str(number), f"{number}.01").is_right
 
 
 @given(st.decimals(-1000, 1000, places=3))
@@ -103,6 +101,7 @@ def test_a_number_before_a_comma_is_found_leniently():
     assert grade(NUMBER, "18", "It is 18, I think").lenient
 
 
+@settings(deadline=None)  # the first one starts the workers
 @given(st.text(max_size=60))
 def test_any_text_is_graded(text):
     for form in (NUMBER, BOXED):
@@ -162,6 +161,7 @@ def test_lenient_of_boxed_falls_back_to_the_last_formula_and_number():
         (r"\text{Even}", "even"),
         (r"\text{Friday}", "Friday"),
         (r"\text{(C)}", "(C)"),
+        (r"\text{A}", "a"),
         (r"\text{Softball, Kickball, Picnic}", "softball, kickball, picnic"),
         ("(12,102)", "(12, 102)"),
         (r"(2,12) \cup (12,102)", r"(2, 12)\cup(12, 102)"),
@@ -180,8 +180,8 @@ def test_lenient_of_boxed_falls_back_to_the_last_formula_and_number():
     ],
 )
 def test_spellings_of_the_same_latex_are_equal(left, right):
-    assert is_same_latex(left, right)
-    assert is_same_latex(right, left)
+    assert compare_latex(left, right).is_right
+    assert compare_latex(right, left).is_right
 
 
 @pytest.mark.parametrize(
@@ -191,17 +191,17 @@ def test_spellings_of_the_same_latex_are_equal(left, right):
      ("", ""), ("(12,102)", "12102"), ("(12,102)", "(12102)"), ("12, 102", "12102"), ("5", r"5\text{ is wrong}"),
      ("5", r"5\text{ or more}"), ("5", r"5\text{ not}"), ("5", r"5\text{ people are wrong}"), ("5", r"5\text{th}"),
      ("5", r"5\text{ thousand people}"), ("5", r"5\text{ people came to it}"), ("24", r"25\text{ ways}"),
-     ("3", r"3\text{ p.m.}"), (r"\text{A}", "a"), ("x", "X")],
+     ("3", r"3\text{ p.m.}")],
 )  # fmt: skip
 def test_different_latex_is_different(left, right):
-    assert not is_same_latex(left, right)
+    assert not compare_latex(left, right).is_right
 
 
 def test_a_right_answer_may_name_what_it_counts():
     for said in ("24", r"24\text{ ways}"):
-        assert is_same_latex(r"24\text{ ways}", said)
+        assert compare_latex(r"24\text{ ways}", said).is_right
     for said in ("25", r"24\text{ is wrong}", r"24\text{ people}"):
-        assert not is_same_latex(r"24\text{ ways}", said)
+        assert not compare_latex(r"24\text{ ways}", said).is_right
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_words_of_math_are_right_without_their_command():
             answer = (find_boxes(json.loads(line)["solution"]) or [""])[-1]
             match = re.fullmatch(r"\\text\{([^{}]*[a-zA-Z][^{}]*)\}", answer)
             texts += match is not None
-            assert match is None or BOXED.is_right(answer, match[1]), answer
+            assert match is None or BOXED.compare(answer, match[1]).is_right, answer
     assert texts == 140
 
 
@@ -257,32 +257,5 @@ def test_hostile_text_is_graded_quickly():
 def test_answers_of_other_math_problems_are_wrong():
     rows = [json.loads(line) for line in dataset_file("math", "test").read_text(encoding="utf-8").splitlines()]
     answers = sorted({find_boxes(row["solution"])[-1] for row in rows if row["level"] == "Level 1"})
-    same = sum(BOXED.is_right(left, right) for left, right in pairwise(answers))
+    same = sum(BOXED.compare(left, right).is_right for left, right in pairwise(answers))
     assert same / len(answers) < 0.1
-
-
-def test_math_verify_knows_algebra_and_refuses_what_would_never_end():
-    pytest.importorskip("math_verify")
-    assert is_equivalent_by_math_verify("(x+1)^2", "x^2+2x+1")
-    assert not is_equivalent_by_math_verify("5", "6")
-    started = time.perf_counter()
-    for hostile in (
-        "9^{9^{9^9}}",
-        "9^9^9",
-        "99999999!",
-        "(" * 300 + "1" + ")" * 300,
-        r"\frac{1}{" * 12,
-        "9" * 500,
-        "2^{99999}",
-    ):
-        assert not is_equivalent_by_math_verify("5", hostile)
-    assert time.perf_counter() - started < 0.5
-
-
-def test_math_verify_works_off_the_main_thread():
-    pytest.importorskip("math_verify")
-    results = []
-    thread = threading.Thread(target=lambda: results.append(is_equivalent_by_math_verify("1/2", "0.5")))
-    thread.start()
-    thread.join()
-    assert results == [True]

@@ -1,0 +1,1 @@
+"""Games in several turns, generated offline: the policy moves, the game answers."""

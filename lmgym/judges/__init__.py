@@ -1,0 +1,1 @@
+"""Judges: language models that score steps, episodes or the episodes of a group, in batches."""

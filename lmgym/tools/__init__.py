@@ -1,0 +1,1 @@
+"""Tools that a policy may call: a Python interpreter for untrusted code, and functions."""

@@ -1,0 +1,71 @@
+"""Both halves of the loop alone: collecting, judging again, and learning from a file."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from conftest import tiny_network, tiny_tokenizer
+
+from lmgym.buffer import Buffer
+from lmgym.commands.cli import main
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    tiny_network(size=32).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def collected(model, tmp_path_factory):
+    out = tmp_path_factory.mktemp("rollout") / "episodes.jsonl"
+    flags = ["--model", model, "--env", "arithmetic", "--shots", "0", "--max_tokens", "8"]
+    main(["rollout", *flags, "--problems", "3", "--group_size", "4", "--out", str(out)])
+    return out
+
+
+def test_rollout_writes_whole_groups(collected):
+    episodes = list(Buffer.load(collected).episodes)
+    assert len(episodes) == 12
+    assert sorted(episode.group for episode in episodes) == [0] * 4 + [1] * 4 + [2] * 4
+    assert all(episode.tokens and any(episode.mask) for episode in episodes)
+
+
+def test_rescore_changes_the_rewards_and_says_how(collected, tmp_path, capsys):
+    (out := tmp_path / "again.jsonl").unlink(missing_ok=True)
+    main(["rescore", str(collected), "--reward", "0.5*length(1)", "--out", str(out)])
+    said = capsys.readouterr().out
+    assert "12 episodes" in said
+    assert "told apart" in said
+    for old, new in zip(Buffer.load(collected).episodes, Buffer.load(out).episodes, strict=True):
+        assert new.tokens == old.tokens
+        assert new.reward == 0.5 * len(new.text.split())
+
+
+def test_what_was_collected_can_be_learnt_from(collected, model, tmp_path, capsys):
+    scored = tmp_path / "scored.jsonl"
+    main(["rescore", str(collected), "--reward", "length(1)", "--out", str(scored)])
+    flags = ["--model", model, "--env", "arithmetic", "--shots", "0", "--max_tokens", "8", "--eval_problems", "0"]
+    flags += ["--load_episodes", str(scored), "--problems_per_iteration", "0", "--replay_episodes", "12"]
+    out = tmp_path / "run"
+    main(["train", "grpo", *flags, "--iterations", "1", "--out", str(out)])
+    row = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
+    assert row["tokens"] == 0
+    assert row["gradient_norm"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["rescore"], "give the folder of a run and a reward"),
+        (["rescore", "nowhere", "--reward", "length"], "cannot be read"),
+        (["rollout", "--problems", "0"], "at least 1"),
+    ],
+)
+def test_a_mistake_gets_one_sentence(arguments, said, capsys):
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert said in " ".join(capsys.readouterr().err.split())
