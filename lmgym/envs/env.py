@@ -7,7 +7,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import gymnasium
 from gymnasium.error import ResetNeeded
@@ -16,9 +16,6 @@ from lmgym.envs.random_sources import is_random_source, reseed
 from lmgym.errors import UserError
 from lmgym.rewards.reward import checked_reward
 from lmgym.types import Action, Finish, Problem, State
-
-if TYPE_CHECKING:
-    from lmgym.tools.function_tool import Tool
 
 EnvType = TypeVar("EnvType", bound="Env")
 
@@ -94,17 +91,7 @@ class Env(gymnasium.Env[State, str]):
     concurrency: ClassVar[int] = 1
     """How many episodes may be stepped at once, in threads; more than 1 if `respond` waits for a tool or a network."""
 
-    tools: Sequence[Tool] = ()
-    """What the policy may call; the chat template describes them to the model."""
-
-    shared_attributes: ClassVar[tuple[str, ...]] = (
-        "problems",
-        "tools",
-        "observation_space",
-        "action_space",
-        "spec",
-        "metadata",
-    )
+    shared_attributes: ClassVar[tuple[str, ...]] = ("problems", "observation_space", "action_space", "spec", "metadata")
     """Attributes that all episodes share and none changes; every other attribute is copied for each episode."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:

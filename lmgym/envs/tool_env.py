@@ -29,11 +29,15 @@ class ToolEnv(Env):
         if max_calls < 1:
             raise UserError(f"max_calls is {max_calls}: give at least 1, or no tools.")
         self.env = env
-        self.tools = tuple(tools)
         self.functions = {tool.schema["function"]["name"]: tool for tool in tools}
         self.max_calls = max_calls
         self.calls = 0
         self.errors = 0
+
+    @property
+    def tool_schemas(self) -> tuple[dict[str, Any], ...]:
+        """The tools as a chat template describes them to the model."""
+        return tuple(tool.schema for tool in self.functions.values())
 
     @property
     def answer_form(self) -> Any:

@@ -18,7 +18,7 @@ from lmgym.types import Episode, Message
 Ask = Callable[[Sequence[Sequence[Message]], Sequence[str]], Tensor]
 """Probabilities [chats, answers] of the given answers."""
 
-NOTHING = "(nothing yet)"
+EMPTY = "(nothing yet)"
 
 
 class Judge(ABC):
@@ -80,6 +80,6 @@ def before_and_step(episode: Episode) -> list[tuple[str, str]]:
     pairs: list[tuple[str, str]] = []
     written = ""
     for step in episode.steps:
-        pairs.append((written.strip() or NOTHING, step.action.text.strip()))
+        pairs.append((written.strip() or EMPTY, step.action.text.strip()))
         written += step.action.text
     return pairs

@@ -40,5 +40,5 @@ def policy_for(
     shown = few_shot_examples(env, shots) if examples is None else examples
     prompt = default_system_prompt(env, policy == "stepwise") if system_prompt is None else system_prompt
     made = kind(model, shown, prompt, max_tokens, temperature, calculator, top_k, top_p, engine, max_episode_tokens)
-    made.tools = tuple(tool.schema for tool in env.tools)
+    made.tools = getattr(env, "tool_schemas", ())
     return made

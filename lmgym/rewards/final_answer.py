@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
+from lmgym.rewards.comparison import Comparison, Stage
 from lmgym.rewards.latex import last_formula, without_boxes
 from lmgym.rewards.latex_checker import compare_latex
-from lmgym.rewards.verdict import Stage, Verdict
 from lmgym.types import Problem
 
 MAX_DIGITS = 60
@@ -44,7 +44,7 @@ class AnswerForm(Protocol):
     def lenient(self, text: str) -> str | None:
         """Extracts the probable answer, whatever its form."""
 
-    def compare(self, answer: str, given: str) -> Verdict:
+    def compare(self, answer: str, given: str) -> Comparison:
         """Whether a given answer equals the correct one, and what decided it."""
 
 
@@ -66,9 +66,9 @@ class NumberAnswer:
         numbers = [match[0] for match in _FLEXIBLE_NUMBER.finditer(text)]
         return numbers[-1] if numbers else None
 
-    def compare(self, answer: str, given: str) -> Verdict:
+    def compare(self, answer: str, given: str) -> Comparison:
         right = parse_number(answer)
-        return Verdict(right is not None and right == parse_number(given), "number")
+        return Comparison(right is not None and right == parse_number(given), "number")
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class BoxedAnswer:
         """Extracts the boxed answer, or else the last formula, or else the last number."""
         return self.strict(text) or last_formula(text) or NumberAnswer().lenient(text)
 
-    def compare(self, answer: str, given: str) -> Verdict:
+    def compare(self, answer: str, given: str) -> Comparison:
         return compare_latex(without_boxes(answer), without_boxes(given))
 
 
@@ -110,12 +110,12 @@ class TextAnswer:
         lines = text.strip().splitlines()
         return self.strict(text) or (lines[-1] if lines else None)
 
-    def compare(self, answer: str, given: str) -> Verdict:
+    def compare(self, answer: str, given: str) -> Comparison:
         """Compares as texts regardless of case, spaces and a final full stop, or as numbers."""
         if _plain(answer) == _plain(given) != "":
-            return Verdict(True, "text")
+            return Comparison(True, "text")
         number = parse_number(answer)
-        return Verdict(number is not None and number == parse_number(given), "number")
+        return Comparison(number is not None and number == parse_number(given), "number")
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,8 @@ class FreeAnswer:
     def lenient(self, text: str) -> str | None:
         return None
 
-    def compare(self, answer: str, given: str) -> Verdict:
-        return Verdict(False, "text")
+    def compare(self, answer: str, given: str) -> Comparison:
+        return Comparison(False, "text")
 
 
 @dataclass(frozen=True)
@@ -153,15 +153,15 @@ class Grade:
 def grade(form: AnswerForm, answer: str, text: str) -> Grade:
     """Grades a text against the correct answer, strictly and leniently."""
     strict, lenient = form.strict(text), form.lenient(text)
-    verdict = None if strict is None else form.compare(answer, strict)
-    correct = verdict is not None and verdict.is_right
+    comparison = None if strict is None else form.compare(answer, strict)
+    correct = comparison is not None and comparison.is_right
     return Grade(
         correct=correct,
         lenient=correct or (lenient is not None and form.compare(answer, lenient).is_right),
         parsed=strict is not None,
         answer=strict,
         lenient_answer=lenient,
-        stage=verdict.stage if verdict else None,
+        stage=comparison.stage if comparison else None,
     )
 
 

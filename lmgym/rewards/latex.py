@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from lmgym.rewards.verdict import Verdict
+from lmgym.rewards.comparison import Comparison
 
 MAX_CHARACTERS = 500
 
@@ -66,20 +66,20 @@ _DECIMAL = re.compile(r"-?\d{1,60}(?:\.\d{1,60})?")
 _FRACTION = re.compile(r"(-?)\\frac\{(-?\d{1,60}(?:\.\d{1,60})?)\}\{(-?\d{1,60}(?:\.\d{1,60})?)\}")
 
 
-def compare_exactly(answer: str, given: str) -> Verdict | None:
+def compare_exactly(answer: str, given: str) -> Comparison | None:
     """Compares normalised texts, and then exact values; None where neither decides."""
     if max(len(answer), len(given)) > MAX_CHARACTERS:
-        return Verdict(answer.strip() == given.strip(), "text")
+        return Comparison(answer.strip() == given.strip(), "text")
     commas_separate = has_list(answer) or has_list(given)
     # Either may name the counted unit, 24 or 24\text{ ways}; if both do, the units must be equal.
     pairs = ((answer, given), (_without_count(answer), given), (answer, _without_count(given)))
     normalised = [[normalise_latex(text, commas_separate) for text in pair] for pair in pairs]
     if any(left == right != "" for left, right in normalised):
-        return Verdict(True, "text")
+        return Comparison(True, "text")
     for pair in normalised:
         left, right = map(_value, pair)
         if left is not None and right is not None:
-            return Verdict(left == right, "number")
+            return Comparison(left == right, "number")
     return None
 
 

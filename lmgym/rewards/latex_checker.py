@@ -11,8 +11,8 @@ import functools
 import re
 
 from lmgym.rewards.algebra import for_algebra
+from lmgym.rewards.comparison import Comparison
 from lmgym.rewards.latex import compare_exactly
-from lmgym.rewards.verdict import Verdict
 from lmgym.rewards.worker_pool import OverrunError, WorkerPool
 
 SECONDS = 0.9
@@ -26,16 +26,16 @@ MAX_NESTING = 20
 _BRACKET = re.compile(r"[{}()\[\]]")
 
 
-def compare_latex(answer: str, given: str) -> Verdict:
+def compare_latex(answer: str, given: str) -> Comparison:
     """Compares a given answer with the correct one."""
-    verdict = compare_exactly(answer, given)
-    if verdict is not None:
-        return verdict
+    comparison = compare_exactly(answer, given)
+    if comparison is not None:
+        return comparison
     right, other = for_algebra(answer, given)
     if right is None or other is None:
-        return Verdict(False, "text")
+        return Comparison(False, "text")
     if not (_is_small(right) and _is_small(other)):
-        return Verdict(False, "limit")
+        return Comparison(False, "limit")
     return _by_algebra(right, other)
 
 
@@ -48,12 +48,12 @@ def second_opinion(answer: str, given: str) -> bool | None:
 
 
 @functools.lru_cache(maxsize=20_000)
-def _by_algebra(answer: str, given: str) -> Verdict:
+def _by_algebra(answer: str, given: str) -> Comparison:
     """Remembered, because the samples of a group often agree."""
     try:
-        return Verdict(bool(_pool().ask([answer, given])), "symbolic")
+        return Comparison(bool(_pool().ask([answer, given])), "symbolic")
     except OverrunError:
-        return Verdict(False, "limit")
+        return Comparison(False, "limit")
 
 
 @functools.cache

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from lmgym.rewards.comparison import Comparison
 from lmgym.rewards.final_answer import TextAnswer
-from lmgym.rewards.verdict import Verdict
 
 _TAGGED = re.compile(r"<answer>((?:(?!<answer>).){0,2000}?)</answer>", re.DOTALL)
 
@@ -29,6 +29,6 @@ class TaggedAnswer:
         lines = text.strip().splitlines()
         return self.strict(text) or (lines[-1] if lines else None)
 
-    def compare(self, answer: str, given: str) -> Verdict:
+    def compare(self, answer: str, given: str) -> Comparison:
         """As texts, or as numbers."""
         return TextAnswer().compare(answer, given)

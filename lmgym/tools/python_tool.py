@@ -93,9 +93,9 @@ class PythonTool:
         half = self.most_characters // 2
         first, last, cut = b"", b"", False
         while part := os.read(process.stdout.fileno(), 1 << 16):
-            taken = part[: max(0, half - len(first))]
-            first += taken
-            last += part[len(taken) :]
+            kept = part[: max(0, half - len(first))]
+            first += kept
+            last += part[len(kept) :]
             cut = cut or len(last) > half
             last = last[-half:]
         process.wait()

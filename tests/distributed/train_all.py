@@ -47,11 +47,11 @@ def train(name: str, is_sharded: bool, out: Path) -> None:
     settings = SETTINGS | {"micro_batch_tokens": 40, "save_every": 0} | SPECIAL.get(name, {})
     config = kind.Config.from_settings(settings)
     policy = sharded_chat() if is_sharded else chat()
-    others = {"ref_policy": chat(tiny_model(seed=5))} if name == "distill" else {}
+    reference = chat(tiny_model(seed=5)) if name == "distill" else None
     if is_sharded and "kl_coeff" in config.settings():
-        others = {"ref_policy": sharded_chat()}
+        reference = sharded_chat()
     run = Remembering()
-    algorithm = kind(policy, TwoTurns(SOLVED), config, None, run, **others)
+    algorithm = kind(policy, TwoTurns(SOLVED), config, None, run, reference)
     algorithm.train()
     from lmgym.models.language_model import full_tensor
 

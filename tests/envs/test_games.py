@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from lmgym.envs.games.game import Game, last_line
 from lmgym.envs.games.maze import Maze
 from lmgym.envs.games.twenty_questions import TRAITS, WORLD
 from lmgym.envs.games.word_guess import WORDS, marks
+from lmgym.envs.procedural import ProceduralProblems
 from lmgym.types import Action
 
 GAMES = ("countdown", "guess-number", "maze", "twenty-questions", "word-guess")
@@ -28,7 +30,9 @@ def game(name: str, **options) -> Game:
 def play(env: Game, index: int, moves: list[str]):
     """The rewards, the last info, and whether the game is over."""
     env.reset(options={"index": index})
-    rewards, info, over = [], {}, False
+    rewards: list[float] = []
+    info: dict[str, Any] = {}
+    over = False
     for move in moves:
         _, reward, terminated, truncated, info = env.step(Action(move, finish="stop"))
         rewards.append(reward)
@@ -64,8 +68,11 @@ def test_any_text_is_a_move_and_a_game_ends(name, index, moves):
 
 @pytest.mark.parametrize("name", GAMES)
 def test_what_a_player_may_know_is_in_one_split_only(name):
-    splits = {split: game(name, split=split).problems for split in ("train", "validation", "test")}
-    keys = {split: {problems.split_key(problems[i]) for i in range(60)} for split, problems in splits.items()}
+    keys = {}
+    for split in ("train", "validation", "test"):
+        problems = game(name, split=split).problems
+        assert isinstance(problems, ProceduralProblems)
+        keys[split] = {problems.split_key(problems[i]) for i in range(60)}
     assert all(len(found) > 20 for found in keys.values())
     assert not (keys["train"] & keys["test"] | keys["train"] & keys["validation"] | keys["validation"] & keys["test"])
 

@@ -154,7 +154,8 @@ def test_the_end_of_a_turn_ends_the_episode(stepwise):
     state, reward, terminated, truncated, info = env.step(Action("I give up, 5.\n", finish="eos"))
     assert (reward, terminated, truncated) == (0.0, True, False)
     assert info.pop("final") is True
-    assert info == {"correct": False, "lenient": True, "parsed": False, "answer": None, "lenient_answer": "5."}
+    graded = {"correct": False, "lenient": True, "parsed": False, "answer": None, "lenient_answer": "5.", "stage": None}
+    assert info == graded
     assert state.messages[-1]["content"] == "I give up, 5."
 
 

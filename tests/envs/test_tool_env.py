@@ -109,7 +109,8 @@ def test_a_model_without_a_place_for_tools_is_told_in_the_system_prompt():
 
 def test_every_environment_takes_tools():
     env = lmgym.make("arithmetic", tools="python,calculator", max_calls=2)
-    assert [tool.schema["function"]["name"] for tool in env.tools] == ["python", "calculator"]
+    assert isinstance(env, ToolEnv)
+    assert [schema["function"]["name"] for schema in env.tool_schemas] == ["python", "calculator"]
     with pytest.raises(UserError, match="did you mean python"):
         lmgym.make("arithmetic", tools="pyton")
 

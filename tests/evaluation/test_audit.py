@@ -14,8 +14,8 @@ from lmgym.commands.cli import main
 from lmgym.envs.math_env import MathEnv
 from lmgym.evaluation.answer_variants import perturbations, rewrites
 from lmgym.evaluation.audit import audit
+from lmgym.rewards.comparison import Comparison
 from lmgym.rewards.final_answer import BoxedAnswer, NumberAnswer, parse_number
-from lmgym.rewards.verdict import Verdict
 from lmgym.types import Problem
 
 NUMBERS = [
@@ -34,8 +34,8 @@ class Careless(NumberAnswer):
     def strict(self, text: str) -> str | None:
         return text.partition("The answer is: ")[2] or None
 
-    def compare(self, answer: str, given: str) -> Verdict:
-        return Verdict(given.strip().startswith(answer), "text")
+    def compare(self, answer: str, given: str) -> Comparison:
+        return Comparison(given.strip().startswith(answer), "text")
 
 
 def failures(env: MathEnv) -> dict[str, int]:

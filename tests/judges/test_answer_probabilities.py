@@ -9,8 +9,9 @@ from small_tasks import chat
 
 from lmgym.errors import UserError
 from lmgym.judges.answer_probabilities import answer_ids, answer_probabilities
+from lmgym.types import Message
 
-CHATS = [
+CHATS: list[list[Message]] = [
     [{"role": "system", "content": "Rate it."}, {"role": "user", "content": text}]
     for text in ("good", "bad work", "a much longer text than the others")
 ]

@@ -100,8 +100,8 @@ def test_a_hostile_answer_is_wrong_within_its_limit_and_the_next_one_is_judged()
     for hostile in HOSTILE:
         compare_latex("x+2", "2+x")  # a worker is ready
         started = time.monotonic()
-        verdict = compare_latex("5", hostile)
-        assert not verdict.is_right
+        comparison = compare_latex("5", hostile)
+        assert not comparison.is_right
         assert time.monotonic() - started < SECONDS + 20, hostile  # a hang, on however slow a machine
         assert compare_latex("a+2", "2+a").is_right
 
@@ -115,15 +115,15 @@ def test_the_grade_names_the_stage():
 
 
 def test_threads_share_the_workers():
-    verdicts: dict[int, bool] = {}
+    comparisons: dict[int, bool] = {}
 
     def ask(number: int) -> None:
-        verdicts[number] = compare_latex(f"x+{number}", f"{number}+x").is_right
+        comparisons[number] = compare_latex(f"x+{number}", f"{number}+x").is_right
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(2, 10)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(verdicts.values())
-    assert len(verdicts) == 8
+    assert all(comparisons.values())
+    assert len(comparisons) == 8

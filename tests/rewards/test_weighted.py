@@ -70,7 +70,7 @@ def test_a_sum_is_what_it_says(expression, right, wrong):
     assert reward(PROBLEM, "The answer is: 5") == pytest.approx(right)
     assert reward(PROBLEM, "The answer is: 6") == pytest.approx(wrong)
     assert spelled_reward(reward) == expression
-    assert load_reward(spelled_reward(reward)).with_form(NumberAnswer()) == reward
+    assert bound(str(spelled_reward(reward))) == reward
 
 
 @pytest.mark.parametrize(
@@ -141,4 +141,5 @@ def test_the_parts_are_in_the_metrics_and_a_run_is_resumed_with_them(tmp_path):
 def test_every_maths_environment_takes_a_sum():
     for name in ("arithmetic", "word-problems"):
         env = lmgym.make(name, reward=load_reward("correct + 0.1*form"))
-        assert isinstance(env.unwrapped.reward, WeightedReward)
+        assert isinstance(env, MathEnv)
+        assert isinstance(env.reward, WeightedReward)

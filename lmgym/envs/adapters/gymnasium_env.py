@@ -1,6 +1,6 @@
 """Any Gymnasium environment with discrete actions: `lmgym.make("gymnasium/FrozenLake-v1", is_slippery=False)`.
 
-observation ── describe ──► text ──► policy ──► text ── read ──► number of the action
+observation ── observation_text ──► text ──► policy ──► text ── read ──► number of the action
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class GymnasiumEnv(Env):
     Further options are those of `gymnasium.make`. An action that cannot be read gets a reply and costs a turn.
     """
 
-    shared_attributes = (*Env.shared_attributes, "options", "describe", "actions")
+    shared_attributes = (*Env.shared_attributes, "options", "observation_text", "actions")
 
     def __init__(
         self,
@@ -46,14 +46,14 @@ class GymnasiumEnv(Env):
         split: str = "train",
         seed: int = 0,
         max_turns: int = 100,
-        describe: Callable[[Any], str] | None = None,
+        observation_text: Callable[[Any], str] | None = None,
         actions: Sequence[str] = (),
         **options: Any,
     ) -> None:
         self.gym_id = gym_id
         self.options = options
         self.max_turns = max_turns
-        self.describe = describe
+        self.observation_text = observation_text
         inner = self._make()
         if not isinstance(inner.action_space, gymnasium.spaces.Discrete):
             raise UserError(f"{gym_id} has the actions {inner.action_space}: only discrete ones can be named in text.")
@@ -94,8 +94,8 @@ class GymnasiumEnv(Env):
         return named[0] if len(named) == 1 else None
 
     def _shown(self, observation: Any) -> str:
-        if self.describe is not None:
-            return self.describe(observation)
+        if self.observation_text is not None:
+            return self.observation_text(observation)
         assert self.inner is not None
         if self.inner.render_mode == "ansi":
             return _marked(str(self.inner.render()))

@@ -7,7 +7,7 @@ import pytest
 
 import lmgym
 from lmgym import UserError
-from lmgym.envs.adapters.gymnasium_env import ACTION_NAMES
+from lmgym.envs.adapters.gymnasium_env import ACTION_NAMES, GymnasiumEnv
 
 
 def test_frozen_lake_is_won_by_walking_round_the_holes():
@@ -48,6 +48,7 @@ def test_a_text_that_names_no_action_or_two_costs_a_turn():
 
 def test_episodes_do_not_share_a_game():
     env = lmgym.make("gymnasium/CartPole-v1")
+    assert isinstance(env, GymnasiumEnv)
     one, two = env.clone(), env.clone()
     one.reset(options={"index": 1})
     two.reset(options={"index": 2})
@@ -60,7 +61,9 @@ def test_episodes_do_not_share_a_game():
 
 
 def test_one_may_bring_a_renderer_and_names_of_ones_own():
-    env = lmgym.make("gymnasium/CartPole-v1", describe=lambda seen: f"angle {seen[2]:.1f}", actions=("push", "pull"))
+    env = lmgym.make(
+        "gymnasium/CartPole-v1", observation_text=lambda seen: f"angle {seen[2]:.1f}", actions=("push", "pull")
+    )
     state, _ = env.reset(options={"index": 0})
     assert "angle" in state.messages[0]["content"]
     assert env.step("pull")[1] == 1

@@ -9,7 +9,7 @@ Stage = Literal["text", "number", "symbolic", "limit"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Comparison:
     """Whether an answer is right, and which comparison decided that; `limit`: it took too long and counts as wrong."""
 
     is_right: bool
