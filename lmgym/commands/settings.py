@@ -174,4 +174,6 @@ class JudgeSettings:
 
         model = load_model(self.judge_model or policy.model, device=policy.device, dtype=policy.dtype)
         kind, ask = JUDGES[self.judge], asking(model)
-        return kind(ask, self.judge_weight, self.judge_prompt) if self.judge_prompt else kind(ask, self.judge_weight)
+        judge = kind(ask, self.judge_weight, self.judge_prompt) if self.judge_prompt else kind(ask, self.judge_weight)
+        judge.model_name, judge.prompt_name = self.judge_model, self.judge_prompt
+        return judge

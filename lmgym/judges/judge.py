@@ -29,6 +29,9 @@ class Judge(ABC):
     def __init__(self, ask: Ask, weight: float = 1.0) -> None:
         self.ask = ask
         self.weight = weight
+        self.model_name: str | None = None
+        self.prompt_name: str | None = None
+        """What --judge_model and --judge_prompt say, if the command line made it."""
 
     @abstractmethod
     def scores(self, episodes: Sequence[Episode]) -> list[list[float]]:

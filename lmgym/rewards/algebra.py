@@ -27,6 +27,9 @@ _FUNCTIONS = frozenset(
     ("sin", "cos", "tan", "cot", "sec", "csc", "log", "exp", "gcd", "lcm", "max", "min", "mod", "det")
 )
 _TEXT = re.compile(r"\\(?:text|mbox|mathrm|textnormal|textrm|textbf|textit|mathbf)\s*\{([^{}]*)\}")
+_ABOUT = re.compile(r"\\(?:approx|sim|simeq)(?![a-zA-Z])|≈|~")
+_ONE_MATRIX = re.compile(r"\\begin\s*\{(\w+)\}(?:(?!\\begin).)*\\end\s*\{\1\}", re.DOTALL)
+"""Of several matrices, or of one within a formula, computer algebra may read only a part."""
 _NAME = re.compile(r"[a-zA-Z]{2,}")
 _OR = re.compile(r"(?:\\text\s*\{\s*)?\b(?:or|and)\b(?:\s*\})?")
 _SIZE = re.compile(r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle)(?![a-zA-Z])")
@@ -48,6 +51,8 @@ def for_algebra(answer: str, given: str) -> tuple[str | None, str | None]:
 
 
 def _formula(text: str, commas_separate: bool) -> str | None:
+    if _ABOUT.search(text):
+        return None
     text = text.strip().strip("$").replace("\\$", "").replace("\\%", "").replace("%", "").rstrip(". ")
     text = without_thousands_separators(without_outer_braces(text), commas_separate)
     text = _DEGREES.sub("", _SIZE.sub("", text))
@@ -58,6 +63,8 @@ def _formula(text: str, commas_separate: bool) -> str | None:
     for character, command in _CHARACTERS.items():
         text = text.replace(character, command)
     if not text.strip() or not text.isascii() or _has_words(text) or _BASE.fullmatch(text.strip()):
+        return None
+    if r"\begin" in text and not _ONE_MATRIX.fullmatch(text.strip()):
         return None
     text = _FRACTION.sub(r"\\frac", text)
     text = _MIXED.sub(_sum_of_mixed, text)

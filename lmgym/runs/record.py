@@ -32,6 +32,7 @@ def run_settings(algorithm: Training) -> dict[str, Any]:
         **_model(algorithm.policy.model),
         **_place(algorithm.policy),
         **_reference(algorithm),
+        **algorithm.judge_settings,
     }
 
 

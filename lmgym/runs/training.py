@@ -64,6 +64,11 @@ class Training(Protocol):
         ...
 
     @property
+    def judge_settings(self) -> dict[str, Any]:
+        """The flags that make its judge."""
+        ...
+
+    @property
     def config(self) -> TrainingConfig:
         """Its settings."""
         ...

@@ -32,13 +32,14 @@ def wrong_solution(env, problem):
     return f"First this.\n{env.answer_form.show(wrong)}"
 
 
-def check_itself(env, indices):
+def check_itself(env, indices, wrong_every=1):
     for index in indices:
         problem = env.problems[index]
         reward, _, terminated, info = play(env, index, problem.solution)
         assert (reward, terminated, info["correct"], info["lenient"], info["parsed"]) == (1.0, True, True, True, True)
-        reward, _, terminated, info = play(env, index, wrong_solution(env, problem))
-        assert (reward, terminated, info["correct"], info["parsed"]) == (0.0, True, False, True), problem
+        if index % wrong_every == 0:
+            reward, _, terminated, info = play(env, index, wrong_solution(env, problem))
+            assert (reward, terminated, info["correct"], info["parsed"]) == (0.0, True, False, True), problem
 
 
 @pytest.mark.network
@@ -56,7 +57,7 @@ def test_gsm8k_checks_itself(split, size, stepwise):
 def test_math_checks_itself(split, size, stepwise):
     env = lmgym.make("math", split=split, stepwise=stepwise)
     assert len(env.problems) == size
-    check_itself(env, range(size))
+    check_itself(env, range(size), wrong_every=7)  # each of these may need computer algebra
 
 
 @pytest.mark.network

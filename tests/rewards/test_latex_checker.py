@@ -66,6 +66,13 @@ DIFFERENT = [
     (r"2\frac{1}{2}", r"\frac{2}{2}"),
     ("-5", "5"),
     ("0.5", "50"),
+    (r"\frac{1}{2004!}", r"\frac{7}{2004!}"),
+    (
+        r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}, \begin{pmatrix} 3 \\ 4 \end{pmatrix}",
+        r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}, \begin{pmatrix} 3 \\ 4 \end{pmatrix}7",
+    ),
+    (r"10^{-20}", r"2 \cdot 10^{-20}"),
+    (r"\frac{2}{3} \approx 0.67", r"\frac{2}{3} \approx 0.677"),
 ]
 
 HOSTILE = [
