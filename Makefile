@@ -26,7 +26,7 @@ gsm8k-qwen: $(VENV)/.installed
 
 # Two at a time, a file each: the one that makes a clean machine installs while the others compute.
 test: lint types
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m ""
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m ""
 
 # Without the slow tests and those that need the package index. Writes a summary and coverage.xml.
 coverage: $(VENV)/.tested

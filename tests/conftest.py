@@ -92,6 +92,18 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+FIRST = (
+    "test_clean_machine.py",  # waits for pip most of the time, while another worker computes
+    "test_processes.py",
+    "test_sharded_runs.py",
+    "test_the_users_command.py",
+    "test_server_engine.py",
+    "test_examples.py",
+    "test_smollm2.py",
+)
+"""Files that take long: begun last, one worker would still compute while the other has nothing to do."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The clean machine first: it waits for pip most of the time, while another worker computes."""
-    items.sort(key=lambda item: item.path.name != "test_clean_machine.py")
+    """Files that take long first."""
+    items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
