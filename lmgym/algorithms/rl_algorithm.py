@@ -11,7 +11,7 @@ import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import numpy as np
 import torch
@@ -262,15 +262,6 @@ class RLAlgorithm(ABC):
                 break
             states = self.envs.reset(self.next_problems(done), config.group_size, self.next_seed(), groups)
         return states
-
-    @property
-    @final
-    def judge_settings(self) -> dict[str, Any]:
-        """The flags that make the judge; its model and prompt have no name if it was made by hand."""
-        if self.judge is None:
-            return {"judge": "none", "judge_model": "", "judge_weight": 1.0, "judge_prompt": ""}
-        named = {"judge": self.judge.name, "judge_weight": self.judge.weight}
-        return {**named, "judge_model": self.judge.model_name, "judge_prompt": self.judge.prompt_name}
 
     @final
     def _judge_episodes(self) -> None:

@@ -6,17 +6,22 @@ import json
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 from rich.table import Table
 
+from lmgym.assets.storage import write_text, writing_to
+from lmgym.commands.settings import TaskSettings
 from lmgym.console import messages, results
+from lmgym.envs.math_env import MathEnv
 from lmgym.errors import UserError
 from lmgym.evaluation.audit import Audit, audit
 from lmgym.evaluation.statistics import wilson
 
 REPORT_EVERY = 1000
+MOST_PROBLEMS = 1_000_000
+"""A task with more is procedural."""
 SHOWN = 5
 """Failures of each kind that are printed; --out has more."""
 
@@ -27,8 +32,10 @@ class AuditSettings:
 
     env: Annotated[str, tyro.conf.Positional] = "gsm8k"
     """Environment: a name, a file of problems, or your own class as module:Class."""
-    env_options: dict[str, Any] = field(default_factory=dict)
-    """Options of the environment, as in --env_options split test."""
+    env_options: dict[str, str] = field(default_factory=dict)
+    """Options of the environment as names and values: --env_options levels 5"""
+    split: str = "train"
+    """The split of the environment."""
     problems: int = 0
     """How many problems, chosen at random; 0: all of them."""
     opinions: int = 500
@@ -41,19 +48,20 @@ class AuditSettings:
 
 def run_audit(settings: AuditSettings) -> Audit:
     """Prints the table and the failures."""
-    import lmgym
-    from lmgym.envs.math_env import MathEnv
-
-    env = lmgym.make(settings.env, **settings.env_options)
+    env = TaskSettings(settings.env, settings.env_options).make(settings.split)
     if not isinstance(env, MathEnv):
         raise UserError(f"{settings.env} has no final answers to audit: `lmgym audit` is for maths environments.")
-    indices = list(range(len(env.problems)))
-    if settings.problems:
-        indices = random.Random(settings.seed).sample(indices, min(settings.problems, len(indices)))
+    count = len(env.problems)
+    if not settings.problems and count > MOST_PROBLEMS:
+        raise UserError(f"{settings.env} generates its problems without end: say how many with --problems.")
+    wanted = min(settings.problems or count, count)
+    indices = random.Random(settings.seed).sample(range(count), wanted)
     found = audit(env, indices, settings.opinions, lambda done: _report(done, len(indices)))
     _show(settings.env, len(indices), found)
     if settings.out:
-        Path(settings.out).write_text(json.dumps(found.to_json(), indent=1, ensure_ascii=False) + "\n")
+        path = Path(settings.out)
+        with writing_to(path.parent, "--out"):
+            write_text(path, json.dumps(found.to_json(), indent=1, ensure_ascii=False) + "\n")
     return found
 
 

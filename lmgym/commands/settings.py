@@ -173,7 +173,4 @@ class JudgeSettings:
         from lmgym.models.loading import load_model
 
         model = load_model(self.judge_model or policy.model, device=policy.device, dtype=policy.dtype)
-        kind, ask = JUDGES[self.judge], asking(model)
-        judge = kind(ask, self.judge_weight, self.judge_prompt) if self.judge_prompt else kind(ask, self.judge_weight)
-        judge.model_name, judge.prompt_name = self.judge_model, self.judge_prompt
-        return judge
+        return JUDGES[self.judge](asking(model), self.judge_weight, self.judge_prompt, self.judge_model)

@@ -19,7 +19,7 @@ from lmgym.learning.batch import Batch
 from lmgym.models.distribution import Distribution
 from lmgym.models.language_model import LanguageModel
 from lmgym.models.token_scorer import TokenScorer, common_prefix
-from lmgym.policies.plain_prompt import render_plain
+from lmgym.policies.rendering import render_conversation
 from lmgym.types import Message
 
 MICRO_BATCH_TOKENS = 4096
@@ -55,12 +55,7 @@ def answer_ids(model: LanguageModel, answers: Sequence[str]) -> list[list[int]]:
 
 
 def _prompt_ids(model: LanguageModel, chat: Sequence[Message]) -> list[int]:
-    tokenizer = model.tokenizer
-    if not tokenizer.chat_template:
-        return list(tokenizer(render_plain(chat, tokenizer), add_special_tokens=False)["input_ids"])
-    plain = [{"role": str(message["role"]), "content": message["content"]} for message in chat]
-    text = str(tokenizer.apply_chat_template(plain, add_generation_prompt=True, tokenize=False))
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return list(model.tokenizer(render_conversation(model, chat), add_special_tokens=False)["input_ids"])
 
 
 def _batch(rows: Sequence[tuple[list[int], list[int]]]) -> Batch:

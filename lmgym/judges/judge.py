@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -24,21 +25,26 @@ EMPTY = "(nothing yet)"
 class Judge(ABC):
     """Scores the steps of episodes from 0 to 1; the reward of a step grows by the weight times its score."""
 
-    name: str
+    name: ClassVar[str]
+    default_prompt: ClassVar[str]
+    """Shipped prompts, separated by commas."""
+    scores_steps: ClassVar[bool] = True
+    """Whether every step has a score, or only the last one, for the whole episode."""
 
-    def __init__(self, ask: Ask, weight: float = 1.0) -> None:
+    def __init__(self, ask: Ask, weight: float = 1.0, prompt: str = "", model_name: str | None = None) -> None:
+        """`prompt` names shipped prompts or files, separated by commas; `model_name` is what --judge_model says."""
         self.ask = ask
         self.weight = weight
-        self.model_name: str | None = None
-        self.prompt_name: str | None = None
-        """What --judge_model and --judge_prompt say, if the command line made it."""
+        self.prompt = prompt
+        self.model_name = model_name
+        self.templates = [load_judge_prompt(each) for each in (prompt or self.default_prompt).split(",")]
 
     @abstractmethod
     def scores(self, episodes: Sequence[Episode]) -> list[list[float]]:
         """A score for each step of each episode."""
 
     def judged(self, episodes: Sequence[Episode]) -> list[Episode]:
-        """The episodes with the judge's rewards; `info["rewards"]` of the last step has its mean score."""
+        """The episodes with the judge's rewards; `info["rewards"]` of the last step has the score of the episode."""
         return [
             self._with_scores(episode, scores) for episode, scores in zip(episodes, self.scores(episodes), strict=True)
         ]
@@ -48,7 +54,8 @@ class Judge(ABC):
             replace(step, reward=step.reward + self.weight * score)
             for step, score in zip(episode.steps, scores, strict=True)
         ]
-        parts = {**steps[-1].info.get("rewards", {}), self.name: sum(scores) / len(scores)}
+        score = sum(scores) / len(scores) if self.scores_steps else scores[-1]
+        parts = {**steps[-1].info.get("rewards", {}), self.name: score}
         steps[-1] = replace(steps[-1], info={**steps[-1].info, "rewards": parts})
         return replace(episode, steps=tuple(steps))
 

@@ -8,8 +8,9 @@ from string import ascii_uppercase
 import torch
 from torch import Tensor
 
+from lmgym.buffer import group_key
 from lmgym.errors import UserError
-from lmgym.judges.judge import Ask, Judge, before_and_step, filled, load_judge_prompt
+from lmgym.judges.judge import Judge, before_and_step, filled
 from lmgym.types import Episode, Message
 
 NUMBERS = tuple(map(str, range(1, 11)))
@@ -23,16 +24,12 @@ def expected_score(probabilities: Tensor) -> Tensor:
 class StepwiseVerbalReward(Judge):
     """Scores every step with the expected value over the numbers 1 to 10."""
 
-    name = "step"
-
-    def __init__(self, ask: Ask, weight: float = 1.0, prompt: str = "step") -> None:
-        super().__init__(ask, weight)
-        self.template = load_judge_prompt(prompt)
+    name = default_prompt = "step"
 
     def scores(self, episodes: Sequence[Episode]) -> list[list[float]]:
         """One question per step, all in one batch."""
         chats = [
-            filled(self.template, problem=episode.problem.prompt, before=before, step=step)
+            filled(self.templates[0], problem=episode.problem.prompt, before=before, step=step)
             for episode in episodes
             for before, step in before_and_step(episode)
         ]
@@ -40,24 +37,13 @@ class StepwiseVerbalReward(Judge):
 
 
 class MultiDimensionVerbalReward(Judge):
-    """Averages the probability of yes over several questions on every step, by default value, soundness, progress."""
+    """Averages the probability of yes over several questions on every step, by default value, soundness, progress.
+
+    A bonus for the final answer is the environment's own reward, to which the judge's is added.
+    """
 
     name = "dimensions"
-
-    def __init__(
-        self,
-        ask: Ask,
-        weight: float = 1.0,
-        prompt: str = "value,soundness,progress",
-        answer_bonus: float = 0.0,
-    ) -> None:
-        """`prompt` names one or several, separated by commas.
-
-        `answer_bonus` is added to the last step's score if the environment found the answer correct.
-        """
-        super().__init__(ask, weight)
-        self.templates = [load_judge_prompt(each) for each in prompt.split(",")]
-        self.answer_bonus = answer_bonus
+    default_prompt = "value,soundness,progress"
 
     def scores(self, episodes: Sequence[Episode]) -> list[list[float]]:
         """As many questions per step as there are dimensions."""
@@ -68,25 +54,20 @@ class MultiDimensionVerbalReward(Judge):
             for template in self.templates
         ]
         yes = self.ask(chats, ("yes", "no"))[:, 0].view(-1, len(self.templates)).mean(-1)
-        scores = _by_step(yes, episodes)
-        for episode, own in zip(episodes, scores, strict=True):
-            own[-1] += self.answer_bonus * bool(episode.info.get("correct"))
-        return scores
+        return _by_step(yes, episodes)
 
 
 class EpisodeVerbalReward(Judge):
     """Scores the whole solution with the expected value over the numbers 1 to 10; the reward is of the last step."""
 
-    name = "episode"
-
-    def __init__(self, ask: Ask, weight: float = 1.0, prompt: str = "episode") -> None:
-        super().__init__(ask, weight)
-        self.template = load_judge_prompt(prompt)
+    name = default_prompt = "episode"
+    scores_steps = False
 
     def scores(self, episodes: Sequence[Episode]) -> list[list[float]]:
         """One question per episode."""
         chats = [
-            filled(self.template, problem=episode.problem.prompt, solution=episode.text.strip()) for episode in episodes
+            filled(self.templates[0], problem=episode.problem.prompt, solution=episode.text.strip())
+            for episode in episodes
         ]
         return [
             [0.0] * (len(episode.steps) - 1) + [float(score)]
@@ -97,17 +78,14 @@ class EpisodeVerbalReward(Judge):
 class GroupVerbalReward(Judge):
     """Asks which sample of a group is the best; the score is its probability, over two orders of the samples."""
 
-    name = "group"
-
-    def __init__(self, ask: Ask, weight: float = 1.0, prompt: str = "group") -> None:
-        super().__init__(ask, weight)
-        self.template = load_judge_prompt(prompt)
+    name = default_prompt = "group"
+    scores_steps = False
 
     def scores(self, episodes: Sequence[Episode]) -> list[list[float]]:
         """Two questions per group, the second one with its samples in reverse, because judges prefer early letters."""
         groups: dict[tuple[int, int], list[int]] = {}
         for index, episode in enumerate(episodes):
-            groups.setdefault((episode.iteration, episode.group), []).append(index)
+            groups.setdefault(group_key(episode), []).append(index)
         found = [0.0] * len(episodes)
         for members in groups.values():
             if len(members) > len(ascii_uppercase):
@@ -123,7 +101,9 @@ class GroupVerbalReward(Judge):
         solutions = "\n\n".join(
             f"{letter}:\n{episode.text.strip()}" for letter, episode in zip(ascii_uppercase, episodes, strict=False)
         )
-        return filled(self.template, problem=episodes[0].problem.prompt, count=str(len(episodes)), solutions=solutions)
+        return filled(
+            self.templates[0], problem=episodes[0].problem.prompt, count=str(len(episodes)), solutions=solutions
+        )
 
 
 def _by_step(scores: Tensor, episodes: Sequence[Episode]) -> list[list[float]]:
@@ -131,7 +111,7 @@ def _by_step(scores: Tensor, episodes: Sequence[Episode]) -> list[list[float]]:
     return [part.tolist() for part in scores.split([len(episode.steps) for episode in episodes])]
 
 
-JUDGES: dict[str, type[StepwiseVerbalReward | MultiDimensionVerbalReward | EpisodeVerbalReward | GroupVerbalReward]] = {
+JUDGES: dict[str, type[Judge]] = {
     kind.name: kind
     for kind in (StepwiseVerbalReward, MultiDimensionVerbalReward, EpisodeVerbalReward, GroupVerbalReward)
 }

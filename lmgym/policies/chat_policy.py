@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from lmgym.engines.engine import Engine
 from lmgym.models.distribution import Distribution
@@ -49,7 +50,8 @@ class ChatPolicy(LLMPolicy):
         They are found by rendering a conversation with a placeholder, so the sampled text itself is never rendered.
         """
         answer: Message = {"role": "assistant", "content": PLACEHOLDER}
-        reply: Message = {"role": state.messages[-1]["role"], "content": state.reply}
+        role: Literal["user", "tool"] = "tool" if state.messages[-1]["role"] == "tool" else "user"
+        reply: Message = {"role": role, "content": state.reply}
         question: Message = {"role": "user", "content": ""}
         text = self.render_chat((question, answer, reply)).split(PLACEHOLDER, 1)[1]
         if self.is_plain and begins_next_problem(self.decode(state.tokens[-RECENT:])):

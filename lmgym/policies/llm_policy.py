@@ -18,8 +18,9 @@ from lmgym.errors import UserError
 from lmgym.models.distribution import Distribution
 from lmgym.models.language_model import LanguageModel
 from lmgym.policies.partial_action import PartialAction
-from lmgym.policies.plain_prompt import NEXT_PROBLEM, before_next_problem, begins_next_problem, render_plain
+from lmgym.policies.plain_prompt import NEXT_PROBLEM, before_next_problem, begins_next_problem
 from lmgym.policies.policy import Policy
+from lmgym.policies.rendering import render_conversation
 from lmgym.policies.token_text import TokenText, token_text
 from lmgym.tools.calls import described
 from lmgym.types import OFF_POLICY, Action, Finish, Message, Problem, State
@@ -200,16 +201,7 @@ class LLMPolicy(Policy):
 
     def render_chat(self, messages: Sequence[Message]) -> str:
         """Renders a conversation up to the next assistant message, in the chat template or else as plain text."""
-        if self.is_plain:
-            return render_plain(messages, self.model.tokenizer)
-        plain = [{"role": str(message["role"]), "content": message["content"]} for message in messages]
-        tools: Any = list(self.tools) or None
-        try:
-            return str(
-                self.model.tokenizer.apply_chat_template(plain, tools=tools, add_generation_prompt=True, tokenize=False)
-            )
-        except Exception as error:  # a template is code of the model's author and may raise anything
-            raise UserError(f"the chat template of {self.model.name} refuses this conversation: {error}.") from error
+        return render_conversation(self.model, messages, self.tools)
 
     @property
     def describes_tools(self) -> bool:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 
 from lmgym.rewards.latex import (
+    DEGREES,
+    FRACTION_COMMAND,
+    SIZE,
     has_list,
+    without_dollars,
     without_outer_braces,
     without_thousands_separators,
     without_unit,
@@ -27,15 +31,12 @@ _FUNCTIONS = frozenset(
     ("sin", "cos", "tan", "cot", "sec", "csc", "log", "exp", "gcd", "lcm", "max", "min", "mod", "det")
 )
 _TEXT = re.compile(r"\\(?:text|mbox|mathrm|textnormal|textrm|textbf|textit|mathbf)\s*\{([^{}]*)\}")
-_ABOUT = re.compile(r"\\(?:approx|sim|simeq)(?![a-zA-Z])|≈|~")
+_ABOUT = re.compile(r"\\(?:approx|sim|simeq)(?![a-zA-Z])|≈")
 _ONE_MATRIX = re.compile(r"\\begin\s*\{(\w+)\}(?:(?!\\begin).)*\\end\s*\{\1\}", re.DOTALL)
 """Of several matrices, or of one within a formula, computer algebra may read only a part."""
 _NAME = re.compile(r"[a-zA-Z]{2,}")
 _OR = re.compile(r"(?:\\text\s*\{\s*)?\b(?:or|and)\b(?:\s*\})?")
-_SIZE = re.compile(r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle)(?![a-zA-Z])")
 _SPACE = re.compile(r"\\[ ,;:!]|\\q?quad(?![a-zA-Z])|~")
-_DEGREES = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-zA-Z])")
-_FRACTION = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
 _MIXED = re.compile(r"(?<![\d.}^_])(\d+)\s*\\frac\s*(?:\{(\d+)\}|(\d))\s*(?:\{(\d+)\}|(\d))")
 _PLAIN_MIXED = re.compile(r"(?<![\d.}^_])(\d+)\s+(\d+)/(\d+)(?![\d.])")
 _BASE = re.compile(r"\w+\s*_\s*\{?\s*\d+\s*\}?")
@@ -53,9 +54,8 @@ def for_algebra(answer: str, given: str) -> tuple[str | None, str | None]:
 def _formula(text: str, commas_separate: bool) -> str | None:
     if _ABOUT.search(text):
         return None
-    text = text.strip().strip("$").replace("\\$", "").replace("\\%", "").replace("%", "").rstrip(". ")
-    text = without_thousands_separators(without_outer_braces(text), commas_separate)
-    text = _DEGREES.sub("", _SIZE.sub("", text))
+    text = without_thousands_separators(without_outer_braces(without_dollars(text)), commas_separate)
+    text = DEGREES.sub("", SIZE.sub("", text))
     text = without_unit(text)
     if any(_NAME.search(words) for words in _TEXT.findall(text)):
         return None
@@ -66,7 +66,7 @@ def _formula(text: str, commas_separate: bool) -> str | None:
         return None
     if r"\begin" in text and not _ONE_MATRIX.fullmatch(text.strip()):
         return None
-    text = _FRACTION.sub(r"\\frac", text)
+    text = FRACTION_COMMAND.sub(r"\\frac", text)
     text = _MIXED.sub(_sum_of_mixed, text)
     text = _PLAIN_MIXED.sub(r"(\1+\\frac{\2}{\3})", text)
     return text.strip()

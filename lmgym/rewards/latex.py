@@ -13,7 +13,7 @@ _FORMULA = re.compile(r"\$([^$]{1,200})\$")
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(?=\{)")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _LINE_BREAK_OR_SPACE = re.compile(r"(\\\\)|\\[ ,;:!]|\\q?quad(?![a-zA-Z])|~|\s+")
-_SIZE = re.compile(r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle)(?![a-zA-Z])")
+SIZE = re.compile(r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle)(?![a-zA-Z])")
 _LONG_UNIT = (
     "(?:degree|radian|percent|cent|dollar|euro|pound|unit|point|inche|inch|feet|foot|yard|mile|acre|gallon|quart|pint"
     "|ounce|gram|kilogram|liter|litre|meter|metre|centimeter|millimeter|kilometer|second|minute|hour|day|week|month"
@@ -36,8 +36,8 @@ MOST_COUNTED_WORDS = 3
 _TEXT = re.compile(r"\\(?:text|mbox|mathrm|textnormal|textrm|textbf|textit|mathbf|operatorname)\{([^{}]*)\}")
 _WORD = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{3,}")
 _LIST = re.compile(r"[(\[]|\\\{|,\s")
-_DEGREES = re.compile(r"\^\{?\\circ\}?|\\degree")
-_FRACTION_COMMAND = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
+DEGREES = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-zA-Z])")
+FRACTION_COMMAND = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
 _BARE_FRACTION = re.compile(r"\\frac(?:\{([^{}]+)\}|([0-9a-zA-Z]))(?:\{([^{}]+)\}|([0-9a-zA-Z]))")
 _SLASH_FRACTION = re.compile(r"(?<![\d.])(\d+)/(\d+)(?![\d.])")
 _BARE_ROOT = re.compile(r"\\sqrt([0-9a-zA-Z])")
@@ -99,23 +99,28 @@ def _without_count(text: str) -> str:
 
 def normalise_latex(text: str, commas_separate: bool = False) -> str:
     """Rewrites an answer so that equivalent spellings become equal; commas separate items, or else thousands."""
-    text = text.strip().strip("$").replace("\\$", "").replace("\\%", "").replace("%", "").rstrip(". ")
+    text = without_dollars(text)
     text = without_thousands_separators(without_outer_braces(text), commas_separate)
-    text = _SIZE.sub("", text)
+    text = SIZE.sub("", text)
     for pattern, plain in _SYNONYMS:
         text = pattern.sub(plain, text)
     text = _LINE_BREAK_OR_SPACE.sub(lambda match: match[1] or "", text)
-    text = _DEGREES.sub("", text)
+    text = DEGREES.sub("", text)
     text = _TEXT.sub(r"\1", without_unit(text)).rstrip(".")
     text = _PLAIN_UNIT.sub("", text)
     text = _WORD.sub(lambda match: match[0].lower(), text)
-    text = _FRACTION_COMMAND.sub(r"\\frac", text)
+    text = FRACTION_COMMAND.sub(r"\\frac", text)
     text = _BARE_ROOT.sub(r"\\sqrt{\1}", text)
     text = _BARE_FRACTION.sub(lambda match: f"\\frac{{{match[1] or match[2]}}}{{{match[3] or match[4]}}}", text)
     text = _SLASH_FRACTION.sub(r"\\frac{\1}{\2}", text)
     text = _POINT_WITHOUT_ZERO.sub("0.", text)
     text = _BRACED_CHARACTER.sub(r"\1\2", text)
     return without_outer_braces(_NAME_EQUALS.sub("", text))
+
+
+def without_dollars(text: str) -> str:
+    """Removes spaces and dollar signs around a formula, dollars and percent signs within, and a final full stop."""
+    return text.strip().strip("$").replace("\\$", "").replace("\\%", "").replace("%", "").rstrip(". ")
 
 
 def without_thousands_separators(text: str, commas_separate: bool) -> str:

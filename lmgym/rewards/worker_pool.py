@@ -56,8 +56,10 @@ class Worker:
         self.start_again()
         if not self.is_ready:
             self._wait_until_ready()
+        assert self.process is not None
+        assert self.process.stdin is not None
         with suppress(BrokenPipeError):
-            self._pipe("stdin").write(json.dumps(question) + "\n")
+            self.process.stdin.write(json.dumps(question) + "\n")
         return self._read(seconds)
 
     def _wait_until_ready(self) -> None:
@@ -76,19 +78,17 @@ class Worker:
 
     def _read(self, seconds: float) -> Any:
         assert self.process is not None
+        assert self.process.stdout is not None
         timer = threading.Timer(seconds, self.process.kill)
         timer.start()
         try:
-            line = self._pipe("stdout").readline()
+            line = self.process.stdout.readline()
         finally:
             timer.cancel()
         if not line.endswith("\n"):
             self.stop()
             raise OverrunError
         return json.loads(line)
-
-    def _pipe(self, name: str) -> Any:
-        return getattr(self.process, name)
 
 
 class WorkerPool:

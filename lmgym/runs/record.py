@@ -10,6 +10,7 @@ from lmgym.envs import DatasetFile, find, names, registrations
 from lmgym.envs.comparison import is_as_made
 from lmgym.envs.env import Env, MadeFrom
 from lmgym.envs.options import spelled
+from lmgym.judges.judge import Judge
 from lmgym.models.language_model import LanguageModel
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.policies.examples import few_shot_examples
@@ -32,7 +33,7 @@ def run_settings(algorithm: Training) -> dict[str, Any]:
         **_model(algorithm.policy.model),
         **_place(algorithm.policy),
         **_reference(algorithm),
-        **algorithm.judge_settings,
+        **_judge(algorithm.judge),
     }
 
 
@@ -112,3 +113,10 @@ def _reference(algorithm: Training) -> dict[str, Any]:
     if teacher is not None:
         return {"teacher": frozen.name if frozen else teacher}
     return {"ref_model": frozen.name if frozen and frozen.name != algorithm.policy.model.name else ""}
+
+
+def _judge(judge: Judge | None) -> dict[str, Any]:
+    if judge is None:
+        return {"judge": "none", "judge_model": "", "judge_weight": 1.0, "judge_prompt": ""}
+    named = {"judge": judge.name, "judge_model": judge.model_name}
+    return {**named, "judge_weight": judge.weight, "judge_prompt": judge.prompt}

@@ -9,6 +9,7 @@ from lmgym.buffer import Buffer
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.evaluation.contamination import TrainedProblems
 from lmgym.evaluation.evaluator import Evaluator
+from lmgym.judges.judge import Judge
 from lmgym.learning.learner import Learner
 from lmgym.learning.reference import Reference
 from lmgym.policies.llm_policy import LLMPolicy
@@ -56,16 +57,12 @@ class Training(Protocol):
     buffer: Buffer
     evaluator: Evaluator
     reference: Reference | None
+    judge: Judge | None
     trained_problems: TrainedProblems
 
     @property
     def name(self) -> str | None:
         """The name by which `lmgym train` finds the algorithm."""
-        ...
-
-    @property
-    def judge_settings(self) -> dict[str, Any]:
-        """The flags that make its judge."""
         ...
 
     @property

@@ -5,24 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
-from conftest import tiny_network, tiny_tokenizer
 
 from lmgym.buffer import Buffer
 from lmgym.commands.cli import main
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    tiny_network(size=32).save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
-    return str(folder)
-
-
-@pytest.fixture(scope="module")
-def collected(model, tmp_path_factory):
+def collected(model_folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("rollout") / "episodes.jsonl"
-    flags = ["--model", model, "--env", "arithmetic", "--shots", "0", "--max_tokens", "8"]
+    flags = ["--model", str(model_folder), "--env", "arithmetic", "--shots", "0", "--max_tokens", "40"]
     main(["rollout", *flags, "--problems", "3", "--group_size", "4", "--out", str(out)])
     return out
 
@@ -45,11 +36,20 @@ def test_rescore_changes_the_rewards_and_says_how(collected, tmp_path, capsys):
         assert new.reward == 0.5 * len(new.text.split())
 
 
-def test_what_was_collected_can_be_learnt_from(collected, model, tmp_path, capsys):
+def test_what_was_collected_can_be_learnt_from(collected, model_folder, tmp_path, capsys):
     scored = tmp_path / "scored.jsonl"
     main(["rescore", str(collected), "--reward", "length(1)", "--out", str(scored)])
-    flags = ["--model", model, "--env", "arithmetic", "--shots", "0", "--max_tokens", "8", "--eval_problems", "0"]
-    flags += ["--load_episodes", str(scored), "--problems_per_iteration", "0", "--replay_episodes", "12"]
+    flags = ["--model", str(model_folder), "--env", "arithmetic", "--shots", "0", "--max_tokens", "40"]
+    flags += [
+        "--eval_problems",
+        "0",
+        "--load_episodes",
+        str(scored),
+        "--problems_per_iteration",
+        "0",
+        "--replay_episodes",
+        "12",
+    ]
     out = tmp_path / "run"
     main(["train", "grpo", *flags, "--iterations", "1", "--out", str(out)])
     row = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])

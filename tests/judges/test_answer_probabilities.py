@@ -49,8 +49,8 @@ def test_answers_that_begin_alike_end_the_turn():
     alone, *_ = answer_ids(model, ("1", "2"))
     assert eos not in alone
     one, ten = answer_ids(model, ("1", "10"))
-    if ten[: len(one) - 1] == one[:-1]:  # a tokenizer of digits
-        assert one[-1] == ten[-1] == eos
+    assert ten[: len(one) - 1] == one[:-1]
+    assert one[-1] == ten[-1] == eos
 
 
 def test_answers_that_cannot_be_told_apart_are_refused():

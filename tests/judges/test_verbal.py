@@ -57,12 +57,11 @@ def test_a_step_gets_the_expected_number():
     assert "What is 2+3? {step}" in ask.asked[0]
 
 
-def test_dimensions_are_averaged_and_a_right_answer_may_earn_a_bonus():
+def test_dimensions_are_averaged_and_the_environment_rewards_the_right_answer():
     ask = Recorder(lambda question, answer: float((answer == "yes") == ("correct?" in question)))
-    judge = MultiDimensionVerbalReward(ask, answer_bonus=0.5)
-    judged = judge.judged([episode("a\n", "b", reward=0), episode("c", reward=0, correct=False)])
-    assert judged[0].rewards == pytest.approx((1 / 3, 1 / 3 + 0.5))
-    assert judged[1].rewards == pytest.approx((1 / 3,))
+    judged = MultiDimensionVerbalReward(ask, weight=0.5).judged([episode("a\n", "b"), episode("c", reward=0)])
+    assert judged[0].rewards == pytest.approx((1 / 6, 1 / 6 + 1))
+    assert judged[1].rewards == pytest.approx((1 / 6,))
     assert len(ask.asked) == 9
 
 

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from lmgym.evaluation.audit import HOSTILE
 from lmgym.rewards.final_answer import BoxedAnswer, grade
 from lmgym.rewards.latex_checker import SECONDS, compare_latex
 
@@ -32,6 +33,7 @@ EQUAL = [
     (r"2\frac{1}{2}", r"\frac{5}{2}"),
     ("2.5", r"2\frac12"),
     ("101_2", "101_{2}"),
+    ("x+1", r"1~+~x"),
     (r"14,\!400", "14400"),
     (r"4\pi", r"4\pi."),
     ("y=2x+3", "y = 3 + 2x"),
@@ -75,22 +77,6 @@ DIFFERENT = [
     (r"\frac{2}{3} \approx 0.67", r"\frac{2}{3} \approx 0.677"),
 ]
 
-HOSTILE = [
-    "(x+1)^{999}",
-    r"\Gamma(99999999)",
-    "10^{{10}^{10}}",
-    "9^{9^{9^9}}",
-    "99999999!",
-    "9" * 250 + "!",
-    r"\int_0^1 e^{x^x} dx",
-    r"\prod_{i=1}^{1000000} i",
-    r"\sum_{n=1}^{99999999} \frac{1}{n^n}",
-    "(" * 120 + "1" + ")" * 120,
-    r"\frac{1}{" * 19 + "x" + "}" * 19,
-    r"\sqrt{" * 15 + "2" + "}" * 15,
-    r"\sin(" * 15 + "x" + ")" * 15,
-]
-
 
 @pytest.mark.parametrize(("answer", "given"), EQUAL)
 def test_what_is_equal_is_accepted_either_way(answer, given):
@@ -107,7 +93,7 @@ def test_a_hostile_answer_is_wrong_within_its_limit_and_the_next_one_is_judged()
     for hostile in HOSTILE:
         compare_latex("x+2", "2+x")  # a worker is ready
         started = time.monotonic()
-        comparison = compare_latex("5", hostile)
+        comparison = compare_latex("7", hostile)
         assert not comparison.is_right
         assert time.monotonic() - started < SECONDS + 20, hostile  # a hang, on however slow a machine
         assert compare_latex("a+2", "2+a").is_right
