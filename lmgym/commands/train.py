@@ -23,9 +23,9 @@ from lmgym.console import results
 from lmgym.distributed.launch import mark
 from lmgym.distributed.processes import processes
 from lmgym.envs import names
+from lmgym.envs.examples import few_shot_examples
 from lmgym.errors import UserError
 from lmgym.evaluation.trained_problems import trained_problems
-from lmgym.policies.examples import few_shot_examples
 from lmgym.runs.changes import UNNAMED
 from lmgym.runs.run import Run
 from lmgym.runs.tables import comparison_table, difference_line, show_answers
@@ -213,7 +213,7 @@ def fill_buffer(algorithm: RLAlgorithm, given: str) -> None:
 
 def load_buffer(algorithm: RLAlgorithm, path: Path) -> None:
     """Puts loaded episodes before the run's own: their iterations count down from −1, and they are off-policy."""
-    episodes = list(read_episodes(path))
+    episodes = [episode for episode in read_episodes(path) if episode.error is None]
     if not episodes:
         raise UserError(f"{path} holds no episodes; give the episodes.jsonl of a run.")
     if not (algorithm.config.replay_episodes or algorithm.config.curriculum):

@@ -9,11 +9,11 @@ from lmgym.engines.server.engine import ServerEngine
 from lmgym.envs import DatasetFile, find, names, registrations
 from lmgym.envs.comparison import is_as_made
 from lmgym.envs.env import Env, MadeFrom
+from lmgym.envs.examples import few_shot_examples
 from lmgym.envs.options import spelled
 from lmgym.judges.judge import Judge
 from lmgym.models.language_model import LanguageModel
 from lmgym.policies.chat_policy import ChatPolicy
-from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
 from lmgym.policies.llm_policy import LLMPolicy
 from lmgym.policies.system_prompts import TEXT, default_system_prompt
