@@ -117,6 +117,6 @@ def _reference(algorithm: Training) -> dict[str, Any]:
 
 def _judge(judge: Judge | None) -> dict[str, Any]:
     if judge is None:
-        return {"judge": "none", "judge_model": "", "judge_weight": 1.0, "judge_prompt": ""}
-    named = {"judge": judge.name, "judge_model": judge.model_name}
+        return {"judge": "none", "judge_model": "", "judge_url": "", "judge_weight": 1.0, "judge_prompt": ""}
+    named = {"judge": judge.name, "judge_model": judge.model_name, "judge_url": judge.url}
     return {**named, "judge_weight": judge.weight, "judge_prompt": judge.prompt}
