@@ -308,7 +308,8 @@ class RLAlgorithm(ABC):
 
     @final
     def next_problems(self, resample_round: int = 0) -> Sequence[int]:
-        """The problems of this iteration, by index."""
+        """The problems of this iteration, by index; the environment is told which iteration it is."""
+        self.envs.env.begin_iteration(self.iteration)
         if self.config.curriculum:
             return self.problem_order.curriculum(self.iteration, self.buffer.episodes)
         if self.continued is None:

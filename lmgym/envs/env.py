@@ -105,6 +105,9 @@ class Env(gymnasium.Env[State, str]):
         self.action_space = TextSpace()
         self._state: State | None = None
 
+    iteration: int = 0
+    """The iteration of the run that samples the episodes, for rewards that change over it."""
+
     made_from: MadeFrom | None = None
     """The arguments of `lmgym.make`, for the config.json of a run."""
 
@@ -162,6 +165,10 @@ class Env(gymnasium.Env[State, str]):
         # The policy continues these ids; the environment itself never sees them.
         state = replace(state, tokens=action.prompt_ids + action.token_ids)
         return state, reward, response.terminated, response.truncated, response.info
+
+    def begin_iteration(self, iteration: int) -> None:
+        """Episodes that start from now on are of this iteration of a run."""
+        self.iteration = iteration
 
     def clone(self: EnvType) -> EnvType:
         """A copy of the environment on the same problems, for a parallel episode."""

@@ -90,6 +90,12 @@ class Mixture(Env):
             raise AttributeError(f"the environments of this mixture differ in {name}")
         return found[0]
 
+    def begin_iteration(self, iteration: int) -> None:
+        """Tells the members too."""
+        super().begin_iteration(iteration)
+        for env in self.members.values():
+            env.begin_iteration(iteration)
+
     def _reset_inner(self, index: int, seed: int | None) -> None:
         """Starts an episode of the member to which the problem belongs."""
         number, inner = self.mixed.place(index)

@@ -10,6 +10,8 @@ import lmgym
 from lmgym import UserError
 from lmgym.algorithms.rloo import RLOO, RLOOConfig
 from lmgym.buffer import Buffer
+from lmgym.envs.games.game import last_line
+from lmgym.envs.games.guess_number import first_number
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.policies.policy_for import policy_for
 from lmgym.policies.scripted_policy import ScriptedPolicy
@@ -103,13 +105,17 @@ def test_wrong_options_are_refused():
         lmgym.make("number-race", opponent="me")
 
 
-def test_a_model_learns_from_playing_itself():
-    """Both sides are learnt from, with opposite advantages where one has won."""
-    env = lmgym.make("number-race", largest=2, max_turns=1)
+def test_a_run_collects_both_sides_of_every_match():
+    env = lmgym.make("number-race", max_turns=1)
     policy = policy_for(env, tiny_model(), policy="chat", shots=0, max_tokens=6)
     config = RLOOConfig(iterations=1, problems_per_iteration=4, group_size=8, eval_problems=0)
     algorithm = RLOO(policy, env, config)
     algorithm.train()
     episodes = algorithm.buffer.of_iteration(0)
-    assert len(episodes) == 32
-    assert {episode.policy_version for episode in episodes} == {0}
+    assert [episode.error for episode in episodes] == [None] * 32
+    pairs = list(zip(episodes[::2], episodes[1::2], strict=True))
+    for mine, theirs in (*pairs, *((second, first) for first, second in pairs)):
+        heard = None if theirs.cut_off else first_number(last_line(theirs.text))
+        shown = "nothing" if heard is None else str(heard)
+        assert mine.cut_off or f"The other player guessed {shown}:" in mine.steps[0].next_state.reply
+    assert any(not episode.cut_off for episode in episodes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import threading
@@ -52,10 +53,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def _say(self, code: int, body: Any) -> None:
         text = json.dumps(body).encode()
-        self.send_response(code)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
+        with contextlib.suppress(BrokenPipeError):  # a client that has given up
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
 
     def log_message(self, format, *args):
         pass

@@ -25,6 +25,11 @@ class EnvWrapper(Env):
             raise AttributeError(name)
         return getattr(self.env, name)
 
+    def begin_iteration(self, iteration: int) -> None:
+        """Tells the wrapped environment too."""
+        super().begin_iteration(iteration)
+        self.env.begin_iteration(iteration)
+
     def _reset_inner(self, index: int, seed: int | None) -> None:
         self.env.reset(seed=seed, options={"index": index})
 
