@@ -16,13 +16,10 @@ def test_the_examples_of_the_page_run():
     game.reset(options={"index": 0})
     assert game.step("3")[0].reply == "No, guess again."
     assert game.step("2")[1:3] == (1.0, True)
-    env = names["env"]
-    state, _ = env.reset(options={"index": 0})
-    assert env.step(state.problem.answer)[1] > 0.9
 
 
 def test_the_page_names_every_registered_environment_and_split():
     page = PAGE.read_text(encoding="utf-8")
-    for name in ("arithmetic", "gsm8k", "math", "svamp", "word-problems"):
+    for name in lmgym.envs.names():
         assert f"`{name}`" in page
         assert all(f"`{split}`" in page for split in lmgym.envs.find(name).splits)
