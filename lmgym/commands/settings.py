@@ -153,10 +153,12 @@ class PolicySettings:
 class JudgeSettings:
     """A language model that rewards episodes besides the environment."""
 
-    judge: Literal["none", "step", "dimensions", "episode", "group", "reward-model", "process-reward-model"] = "none"
+    judge: Literal[
+        "none", "step", "dimensions", "episode", "answer", "group", "reward-model", "process-reward-model"
+    ] = "none"
     """step: a score for each step; dimensions: yes-or-no questions on each step; episode: a score for each solution;
-    group: which sample of a group is the best; reward-model, process-reward-model: a trained classifier of episodes or
-    of steps, which --judge_model names."""
+    answer: is its answer the reference answer; group: which sample of a group is the best; reward-model and
+    process-reward-model: a trained classifier of episodes or of steps, which --judge_model names."""
     judge_model: str = ""
     """The model that judges, named as for --model; by default a copy of --model as it is before training."""
     judge_url: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -77,3 +77,8 @@ def _with_info(episode: Episode, name: str, score: float, **more: str) -> Episod
     last = episode.steps[-1]
     info = {**last.info, "rewards": {**last.info.get("rewards", {}), name: score}, **more}
     return replace(episode, steps=(*episode.steps[:-1], replace(last, info=info)))
+
+
+def at_last_steps(scores: Iterable[float], episodes: Sequence[Episode]) -> list[list[float]]:
+    """One score per episode as the score of its last step."""
+    return [[0.0] * (len(episode.steps) - 1) + [float(score)] for episode, score in zip(episodes, scores, strict=True)]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lmgym.errors import UserError
-from lmgym.judges.judge import Judge
+from lmgym.judges.judge import Judge, at_last_steps
 from lmgym.types import Episode
 
 ROWS = 16
@@ -62,7 +62,7 @@ class RewardModel(TrainedJudge):
         """One score per episode, which is that of its last step."""
         logits = self._logits([self._ids(self._rendered(episode)) for episode in episodes])
         values = [float(row[0]) if len(row) == 1 else float(row.softmax(-1)[-1]) for row in logits]
-        return [[0.0] * (len(episode.steps) - 1) + [value] for episode, value in zip(episodes, values, strict=True)]
+        return at_last_steps(values, episodes)
 
     def _rendered(self, episode: Episode) -> str:
         messages = episode.steps[-1].next_state.messages

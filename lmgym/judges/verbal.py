@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lmgym.buffer import group_key
 from lmgym.errors import UserError
-from lmgym.judges.judge import Judge
+from lmgym.judges.judge import Judge, at_last_steps
 from lmgym.judges.questions import Ask, before_and_step, filled, load_judge_prompt
 from lmgym.types import Episode, Message
 
@@ -82,14 +82,28 @@ class EpisodeVerbalReward(VerbalJudge):
 
     def scores(self, episodes: Sequence[Episode]) -> list[list[float]]:
         """One question per episode."""
-        chats = [
-            filled(self.templates[0], problem=episode.problem.prompt, solution=episode.text.strip())
+        return at_last_steps(expected_score(self.ask(self._questions(episodes), NUMBERS)), episodes)
+
+    def _questions(self, episodes: Sequence[Episode]) -> list[list[Message]]:
+        return [
+            filled(
+                self.templates[0],
+                problem=episode.problem.prompt,
+                answer=episode.problem.answer,
+                solution=episode.text.strip(),
+            )
             for episode in episodes
         ]
-        return [
-            [0.0] * (len(episode.steps) - 1) + [float(score)]
-            for episode, score in zip(episodes, expected_score(self.ask(chats, NUMBERS)), strict=True)
-        ]
+
+
+class AnswerVerbalReward(EpisodeVerbalReward):
+    """Compares a solution with the reference answer: the score is the probability of yes, for the last step."""
+
+    name = default_prompt = "answer"
+
+    def scores(self, episodes: Sequence[Episode]) -> list[list[float]]:
+        """One question per episode."""
+        return at_last_steps(self.ask(self._questions(episodes), ("yes", "no"))[:, 0], episodes)
 
 
 class GroupVerbalReward(VerbalJudge):
@@ -112,7 +126,7 @@ class GroupVerbalReward(VerbalJudge):
             for order, probabilities in zip(orders, self.ask(chats, ascii_uppercase[: len(members)]), strict=True):
                 for index, probability in zip(order, probabilities.tolist(), strict=True):
                     found[index] += probability / len(orders)
-        return [[0.0] * (len(episode.steps) - 1) + [score] for episode, score in zip(episodes, found, strict=True)]
+        return at_last_steps(found, episodes)
 
     def _question(self, episodes: Sequence[Episode]) -> list[Message]:
         solutions = "\n\n".join(
@@ -130,6 +144,12 @@ def _by_step(scores: Tensor, episodes: Sequence[Episode]) -> list[list[float]]:
 
 JUDGES: dict[str, type[VerbalJudge]] = {
     kind.name: kind
-    for kind in (StepwiseVerbalReward, MultiDimensionVerbalReward, EpisodeVerbalReward, GroupVerbalReward)
+    for kind in (
+        StepwiseVerbalReward,
+        MultiDimensionVerbalReward,
+        EpisodeVerbalReward,
+        AnswerVerbalReward,
+        GroupVerbalReward,
+    )
 }
 """By the names of `--judge`."""

@@ -16,7 +16,7 @@ def flags(model: Path) -> list[str]:
     return [*flags, "--problems_per_iteration", "2", "--group_size", "4", "--eval_problems", "0"]
 
 
-@pytest.mark.parametrize("kind", ["step", "dimensions", "episode", "group"])
+@pytest.mark.parametrize("kind", ["step", "dimensions", "episode", "answer", "group"])
 def test_its_rewards_are_learnt_from_reported_and_saved(model_folder, kind, tmp_path):
     out = tmp_path / "run"
     judge = ["--judge", kind, "--judge_weight", "2"]

@@ -11,6 +11,7 @@ from conftest import tiny_model
 from lmgym.errors import UserError
 from lmgym.judges.questions import asking, filled, load_judge_prompt
 from lmgym.judges.verbal import (
+    AnswerVerbalReward,
     EpisodeVerbalReward,
     GroupVerbalReward,
     MultiDimensionVerbalReward,
@@ -70,6 +71,13 @@ def test_a_whole_episode_is_judged_at_its_end():
     judged = EpisodeVerbalReward(ask).judged([episode("a\n", "b", reward=0)])
     assert judged[0].rewards == (0, 1)
     assert "a\nb" in ask.asked[0]
+
+
+def test_a_solution_is_compared_with_the_reference_answer():
+    ask = Recorder(lambda question, answer: 0.8 if (answer == "yes") == ("Solution:\na\nb" in question) else 0.2)
+    judged = AnswerVerbalReward(ask, weight=2).judged([episode("a\n", "b", reward=0), episode("c", reward=0)])
+    assert [each.rewards for each in judged] == [pytest.approx((0, 1.6)), pytest.approx((0.4,))]
+    assert f"Reference answer: {judged[0].problem.answer}\n" in ask.asked[0]
 
 
 def test_a_group_is_compared_in_both_orders():
