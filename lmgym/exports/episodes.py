@@ -17,7 +17,9 @@ MOST_PROBLEMS = 1_000_000
 def exportable(env: Env) -> Env:
     """A copy of the environment to play in, if one completion of a model is one of its actions."""
     if isinstance(env, ToolEnv):
-        raise UserError("An environment with tools cannot be exported: make it without, and give the library the tools.")
+        raise UserError(
+            "An environment with tools cannot be exported: make it without them, and use the library's own."
+        )
     if getattr(env, "stepwise", False):
         raise UserError(
             f"{name_of(env)} takes one line as an action, but a completion is a whole answer: make it with "

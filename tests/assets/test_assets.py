@@ -215,9 +215,7 @@ def test_hub_rows_are_written_as_the_wheels_and_checked_by_content(tmp_path, mon
 
 def test_unknown_dataset_and_split_name_what_there_is():
     known = "gsm8k, math, gsm-hard, math-500, svamp"
-    with pytest.raises(
-        UserError, match=rf"no dataset is named 'gsm8'; known names: {known} \(did you mean gsm8k\?\)"
-    ):
+    with pytest.raises(UserError, match=rf"no dataset is named 'gsm8'; known names: {known} \(did you mean gsm8k\?\)"):
         dataset_file("gsm8", "train")
     with pytest.raises(UserError, match=r"gsm8k has no split named 'validation'; its splits are train, test"):
         dataset_file("gsm8k", "validation")

@@ -63,7 +63,7 @@ def test_the_published_answers_of_math_500_are_right():
         assert grade(env.answer_form, problem.answer, BoxedAnswer().show(row["answer"])).correct, row
     assert env.problems[0].id == "math-500/test/precalculus/807.json"
     assert env.problems[0].info == {"subject": "Precalculus", "level": 2}
-    assert {problem.prompt for problem in env.problems} < {problem.prompt for problem in lmgym.make("math:test").problems}
+    assert {each.prompt for each in env.problems} < {each.prompt for each in lmgym.make("math:test").problems}
     assert {each.info["level"] for each in lmgym.make("math-500:test", levels=[5]).problems} == {5}
 
 

@@ -184,7 +184,7 @@ def test_what_cannot_be_exported_is_one_sentence(monkeypatch):
     arithmetic, game = lmgym.make("arithmetic", stepwise=False), lmgym.make("guess-number")
     with pytest.raises(UserError, match="make it with stepwise=False"):
         reward_function(lmgym.make("arithmetic"))
-    with pytest.raises(UserError, match="make it without, and give the library the tools"):
+    with pytest.raises(UserError, match="make it without them, and use the library's own"):
         environment_factory(lmgym.make("arithmetic", stepwise=False, tools="calculator"))
     with pytest.raises(UserError, match=r"several turns.*use environment_factory"):
         reward_function(game)([""], ["1"], index=[0])
