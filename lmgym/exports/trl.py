@@ -14,6 +14,9 @@ from lmgym.exports.episodes import exportable, first_messages, name_of, play, pr
 if TYPE_CHECKING:
     from datasets import Dataset
 
+RewardFunction = Callable[..., list[float | None]]
+"""The type of a reward function in TRL; those of lmgym give no None."""
+
 HINT = "\n\nSend each answer or move with the function act."
 """What is added to the first message of an episode whose actions are calls of a function."""
 
@@ -43,7 +46,7 @@ def prompt_dataset(env: Env, problems: int | None = None, system_prompt: str | N
     return Dataset.from_list(rows)
 
 
-def reward_function(env: Env) -> Callable[..., list[float]]:
+def reward_function(env: Env) -> RewardFunction:
     """The environment's reward of a completion, for `reward_funcs` of a trainer and the dataset above."""
     played = exportable(env)
 
@@ -52,7 +55,7 @@ def reward_function(env: Env) -> Callable[..., list[float]]:
         completions: Sequence[Any],
         index: Sequence[int] | None = None,
         **columns: Any,
-    ) -> list[float]:
+    ) -> list[float | None]:
         indices = _required(index)
         return [play(played, i, _text(completion))[0] for i, completion in zip(indices, completions, strict=True)]
 

@@ -72,7 +72,7 @@ class NumberAnswer:
         right, number = parse_number(answer), parse_number(given)
         if right is None or number is None:
             return Comparison(False, "number")
-        return Comparison(abs(number - right) <= self.tolerance * min(abs(right), 1), "number")
+        return Comparison(abs(number - right) <= self.tolerance * min(abs(right), Fraction(1)), "number")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from gymnasium.utils.env_checker import check_env
 import lmgym
 from lmgym import Action, UserError
 from lmgym.assets.catalogue import dataset_file
+from lmgym.envs import MathEnv
 from lmgym.rewards.final_answer import BoxedAnswer, NumberAnswer, grade, parse_number
 
 AIMO = {"id": 0, "problem": "Find $m+n$.", "solution": r"$\boxed{\frac13}$, so it is 4. $\boxed{004}$", "answer": "4"}
@@ -39,6 +40,7 @@ def play(env, index, solution):
 @pytest.mark.parametrize("stepwise", [True, False])
 def test_every_gold_answer_is_worth_1(name, size, stepwise):
     env = lmgym.make(f"{name}:test", stepwise=stepwise)
+    assert isinstance(env, MathEnv)
     assert len(env.problems) == len({problem.id for problem in env.problems}) == size
     for index, problem in enumerate(env.problems):
         for solution in (problem.solution, env.answer_form.show(problem.answer)):
@@ -60,7 +62,7 @@ def test_the_published_answers_of_math_500_are_right():
         rows = [json.loads(line) for line in file]
     env = lmgym.make("math-500:test")
     for row, problem in zip(rows, env.problems, strict=True):
-        assert grade(env.answer_form, problem.answer, BoxedAnswer().show(row["answer"])).correct, row
+        assert grade(BoxedAnswer(), problem.answer, BoxedAnswer().show(row["answer"])).correct, row
     assert env.problems[0].id == "math-500/test/precalculus/807.json"
     assert env.problems[0].info == {"subject": "Precalculus", "level": 2}
     assert {each.prompt for each in env.problems} < {each.prompt for each in lmgym.make("math:test").problems}

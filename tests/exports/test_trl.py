@@ -48,7 +48,7 @@ def test_a_step_with_the_reward_function_pays_what_lmgym_pays(tmp_path):
     env = lmgym.make("arithmetic", stepwise=False, reward=vowels)
     reward, calls = reward_function(env), []
 
-    def watched(**columns: Any) -> list[float]:
+    def watched(**columns: Any) -> list[float | None]:
         calls.append((columns, reward(**columns)))
         return calls[-1][1]
 
@@ -124,7 +124,8 @@ def test_a_step_with_the_environment_pays_what_lmgym_pays(tmp_path):
                 break
         own.append(total)
     assert own == [1.5, 1.25, 0.0, 0.0]
-    assert [environment.get_reward() for environment in trainer.environments or []] == own
+    environments: Any = trainer.environments
+    assert [environment.get_reward() for environment in environments] == own
     logged = trainer.state.log_history[0]
     assert logged["rewards/TRLEnvironment/mean"] == logged["reward"] == pytest.approx(sum(own) / 4)
     assert logged["tools/call_frequency"] == 7 / 4

@@ -101,9 +101,9 @@ def test_a_float_is_another_answer_than_any_other_float(number, other):
 @given(st.floats(allow_nan=False, allow_infinity=False), st.floats(-2e-3, 2e-3))
 def test_a_tolerance_is_absolute_from_1_on_and_relative_below(number, difference):
     form, right = NumberAnswer(tolerance=Fraction(1, 1000)), Fraction(repr(number))
-    given_number = right + Fraction(repr(difference)) * min(abs(right), 1)
-    text = repr(float(given_number))
-    is_near = abs(Fraction(text) - right) * 1000 <= min(abs(right), 1)
+    scale = min(abs(right), Fraction(1))
+    text = repr(float(right + Fraction(repr(difference)) * scale))
+    is_near = abs(Fraction(text) - right) * 1000 <= scale
     assert form.compare(repr(number), text).is_right == is_near
     assert not form.compare("2e-06", "0").is_right
 
