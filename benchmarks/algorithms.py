@@ -25,6 +25,7 @@ from lmgym.assets.catalogue import cache_dir
 from lmgym.assets.storage import write_text
 from lmgym.commands.settings import PolicySettings, TaskSettings
 from lmgym.console import messages, results
+from lmgym.envs.examples import few_shot_examples
 from lmgym.errors import UserError
 from lmgym.evaluation.contamination import held_out_indices
 from lmgym.evaluation.evaluation import Evaluation, evaluate, play
@@ -32,7 +33,6 @@ from lmgym.evaluation.statistics import wilson
 from lmgym.learning.batch import Batch
 from lmgym.losses import masked_mean
 from lmgym.models.loading import load_model
-from lmgym.policies.examples import few_shot_examples
 from lmgym.runs.plotting import new_figure
 from lmgym.runs.run import Run
 

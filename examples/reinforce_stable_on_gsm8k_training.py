@@ -27,9 +27,9 @@ from lmgym.commands.train import load_buffer, report
 from lmgym.distributed.launch import joined_processes
 from lmgym.distributed.processes import processes
 from lmgym.engines.server.connect import connect
+from lmgym.envs.examples import few_shot_examples
 from lmgym.errors import UserError
 from lmgym.models.loading import load_model
-from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.llm_policy import LLMPolicy
 from lmgym.policies.policy_for import policy_for
 from lmgym.policies.system_prompts import load_system_prompt

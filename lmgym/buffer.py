@@ -92,6 +92,13 @@ class Buffer:
         known = {episode.steps[0].state.episode for episode in own}
         self.extend(episode for episode in processes().gather(own) if episode.steps[0].state.episode not in known)
 
+    def remove_failed(self, iteration: int) -> list[Episode]:
+        """Removes the episodes of one iteration in which an environment, a reward, a tool or a judge failed."""
+        failed = [episode for episode in self.of_iteration(iteration) if episode.error is not None]
+        removed = set(map(id, failed))
+        self.episodes = deque(episode for episode in self.episodes if id(episode) not in removed)
+        return failed
+
     def drop_unfinished(self) -> None:
         """Discards episodes that were interrupted."""
         self._open = {}

@@ -167,6 +167,11 @@ class Episode:
         return self.steps[-1].info
 
     @property
+    def error(self) -> str | None:
+        """Why the environment, a reward, a tool or a judge failed in it, which is no fault of the policy; else None."""
+        return self.info.get("error")
+
+    @property
     def cut_off(self) -> bool:
         """Whether a limit on steps or tokens ended the episode."""
         return self.steps[-1].truncated or self.steps[-1].action.finish == "length"

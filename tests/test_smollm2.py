@@ -8,11 +8,11 @@ import torch
 import lmgym
 from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
 from lmgym.buffer import Buffer
+from lmgym.envs.examples import few_shot_examples
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.learning.batch import Batch
 from lmgym.models.loading import load_model
 from lmgym.models.token_scorer import TokenScorer, common_prefix
-from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
 
 pytestmark = pytest.mark.network

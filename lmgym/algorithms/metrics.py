@@ -10,7 +10,7 @@ import torch
 from lmgym.advantages import EPS, over_group
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.parts import KLPenalty
-from lmgym.evaluation.grading import is_correct
+from lmgym.evaluation.grading import accuracy_by_env, is_correct
 from lmgym.learning.batch import Batch
 from lmgym.learning.learner import Update
 from lmgym.losses import kl_estimate, masked_max, masked_mean, masked_quantile
@@ -28,6 +28,7 @@ def outcome_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         "length": float(np.mean([episode.length for episode in episodes])),
         "cut_off": float(np.mean([episode.cut_off for episode in episodes])),
         **reward_parts(episodes),
+        **{f"accuracy/{name}": value for name, value in accuracy_by_env(episodes).items()},
     }
 
 

@@ -7,7 +7,7 @@ from itertools import cycle, islice
 
 import numpy as np
 
-from lmgym.envs.procedural import ProceduralProblems
+from lmgym.envs.procedural import EndlessProblems
 from lmgym.evaluation.grading import is_correct
 from lmgym.types import Episode, Problem
 
@@ -28,8 +28,8 @@ class ProblemOrder:
     def shuffled(self, iteration: int, resample_round: int = 0) -> list[int]:
         """The problems of one round of an iteration; problems of rounds that are not needed are skipped."""
         first = (iteration * self.rounds + resample_round) * self.count
-        is_procedural = isinstance(self.problems, ProceduralProblems)
-        return shuffled_walk(first, self.count, len(self.problems), self.seed, is_procedural)
+        is_endless = isinstance(self.problems, EndlessProblems)
+        return shuffled_walk(first, self.count, len(self.problems), self.seed, is_endless)
 
     def curriculum(self, iteration: int, episodes: Iterable[Episode]) -> list[int]:
         """Problems of medium success rate first, by the episodes of earlier iterations."""
@@ -40,10 +40,10 @@ class ProblemOrder:
         return choose_problems(random.permutation(pool).tolist(), ids, success_rates(before), self.count)
 
 
-def shuffled_walk(first: int, count: int, size: int, seed: int, is_procedural: bool = False) -> list[int]:
+def shuffled_walk(first: int, count: int, size: int, seed: int, is_endless: bool = False) -> list[int]:
     """`count` problems from position `first` of an infinite sequence of epochs, each a permutation of the task."""
     places = range(first, first + count)
-    if is_procedural:
+    if is_endless:
         start = int(np.random.default_rng(seed).integers(size))
         return [(start + place) % size for place in places]
     epochs = {place // size for place in places}

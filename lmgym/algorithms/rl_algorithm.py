@@ -33,6 +33,7 @@ from lmgym.errors import UserError
 from lmgym.evaluation.contamination import TrainedProblems, contamination_warning
 from lmgym.evaluation.evaluation import Evaluation
 from lmgym.evaluation.evaluator import Evaluator
+from lmgym.evaluation.grading import failures
 from lmgym.judges.judge import Judge
 from lmgym.learning.batch import Batch
 from lmgym.learning.critic import make_value_head
@@ -251,6 +252,7 @@ class RLAlgorithm(ABC):
         config, states = self.config, list[State]()
         while not states:
             self.buffer.gather(self.iteration)
+            self._leave_out_failed()
             self._judge_episodes()
             if config.resample_rounds == 1 or not config.problems_per_iteration:
                 break
@@ -278,6 +280,20 @@ class RLAlgorithm(ABC):
         own = set(processes().share(groups))
         judged = self.judge.judged([episode for episode in unseen if episode.group in own])
         self.buffer.replace(processes().gather(judged))
+        self._leave_out_failed()
+
+    @final
+    def _leave_out_failed(self) -> None:
+        """Removes episodes whose environment, reward, tool or judge failed; if most of them did, the run ends."""
+        failed = self.buffer.remove_failed(self.iteration)
+        if not failed:
+            return
+        others = len(self.buffer.of_iteration(self.iteration))
+        said = failures(failed, len(failed) + others)
+        if len(failed) > others:
+            raise UserError(said)
+        self.run.warn(f"{said} They are not learnt from.")
+        self.recorded["failed_episodes"] = self.recorded.get("failed_episodes", 0.0) + len(failed)
 
     @final
     def evaluate(self) -> Evaluation | None:
@@ -292,7 +308,8 @@ class RLAlgorithm(ABC):
 
     @final
     def next_problems(self, resample_round: int = 0) -> Sequence[int]:
-        """The problems of this iteration, by index."""
+        """The problems of this iteration, by index; the environment is told which iteration it is."""
+        self.envs.env.begin_iteration(self.iteration)
         if self.config.curriculum:
             return self.problem_order.curriculum(self.iteration, self.buffer.episodes)
         if self.continued is None:

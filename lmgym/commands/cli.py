@@ -23,7 +23,7 @@ USAGE = """lmgym: a gym for language models
   lmgym eval [flags]                evaluate a model, alone or against another
   lmgym rollout [flags]             collect episodes and learn nothing
   lmgym rescore RUN --reward …      what another reward says of the episodes of a run
-  lmgym play [flags]                solve a problem yourself
+  lmgym play ENV [--model …]        solve a problem yourself, or watch a model
   lmgym audit ENV [flags]           check an environment's grader on its own answers
   lmgym serve MODEL [flags]         start an inference server for --engine vllm
   lmgym servers URL…                what servers are serving, and how fast
@@ -183,6 +183,8 @@ def _eval(arguments: list[str]) -> None:
 def _play(arguments: list[str]) -> None:
     from lmgym.commands.play import PlaySettings, play
 
+    if arguments and not arguments[0].startswith("-"):
+        arguments = ["--env", *arguments]
     play(_parse_task(PlaySettings, arguments, "lmgym play", PlaySettings()))
 
 

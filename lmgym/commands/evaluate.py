@@ -12,12 +12,12 @@ from lmgym.commands.settings import PolicySettings, TaskSettings
 from lmgym.console import messages, results
 from lmgym.envs import DatasetFile, Env
 from lmgym.envs.env import MadeFrom
+from lmgym.envs.examples import few_shot_examples
 from lmgym.errors import UserError
 from lmgym.evaluation.contamination import held_out_indices
 from lmgym.evaluation.evaluation import Evaluation, evaluate
 from lmgym.evaluation.progress import EvaluationProgress
 from lmgym.evaluation.trained_problems import trained_problems
-from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
 from lmgym.policies.llm_policy import LLMPolicy
 from lmgym.runs.tables import comparison_table, difference_line

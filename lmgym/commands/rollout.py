@@ -12,9 +12,9 @@ from lmgym.assets.storage import writing_to
 from lmgym.buffer import Buffer
 from lmgym.commands.settings import PolicySettings, TaskSettings
 from lmgym.console import messages, results
+from lmgym.envs.examples import few_shot_examples
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.errors import UserError
-from lmgym.policies.examples import few_shot_examples
 
 
 @dataclass

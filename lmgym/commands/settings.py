@@ -15,6 +15,7 @@ from lmgym.types import Problem
 if TYPE_CHECKING:  # listing what there is needs no torch
     from lmgym.engines.engine import Engine
     from lmgym.judges.judge import Judge
+    from lmgym.judges.questions import Ask
     from lmgym.models.language_model import LanguageModel
 
 
@@ -152,25 +153,50 @@ class PolicySettings:
 class JudgeSettings:
     """A language model that rewards episodes besides the environment."""
 
-    judge: Literal["none", "step", "dimensions", "episode", "group"] = "none"
+    judge: Literal["none", "step", "dimensions", "episode", "group", "reward-model", "process-reward-model"] = "none"
     """step: a score for each step; dimensions: yes-or-no questions on each step; episode: a score for each solution;
-    group: which sample of a group is the best."""
+    group: which sample of a group is the best; reward-model, process-reward-model: a trained classifier of episodes or
+    of steps, which --judge_model names."""
     judge_model: str = ""
     """The model that judges, named as for --model; by default a copy of --model as it is before training."""
+    judge_url: str = ""
+    """An OpenAI-compatible endpoint that judges, such as http://host:8000/v1; --judge_model names its model."""
     judge_weight: float = 1.0
-    """Weight of the judge's score, which is from 0 to 1."""
+    """Weight of the judge's score, which is from 0 to 1; that of a reward model is its own."""
     judge_prompt: str = ""
     """A text file with the judge's question, instead of the shipped one (lmgym/judges/prompts)."""
 
     def make(self, policy: PolicySettings) -> Judge | None:
         """The judge with its model, or None."""
         if self.judge == "none":
-            if self.judge_model or self.judge_prompt:
-                raise UserError("--judge_model and --judge_prompt are of a judge: name its kind with --judge.")
+            if self.judge_model or self.judge_prompt or self.judge_url:
+                raise UserError(
+                    "--judge_model, --judge_url and --judge_prompt are of a judge: name its kind with --judge."
+                )
             return None
-        from lmgym.judges.judge import asking
+        if self.judge in ("reward-model", "process-reward-model"):
+            return self._trained(policy)
         from lmgym.judges.verbal import JUDGES
+
+        kind = JUDGES[self.judge]
+        return kind(self._ask(policy), self.judge_weight, self.judge_prompt, self.judge_model, self.judge_url)
+
+    def _ask(self, policy: PolicySettings) -> Ask:
+        """How its questions are answered: by an endpoint, or by a model of this process."""
+        if self.judge_url:
+            from lmgym.assets.catalogue import cache_dir
+            from lmgym.judges.endpoint import AnswerCache, Endpoint
+
+            return Endpoint(self.judge_url, self.judge_model, AnswerCache(cache_dir() / "judges.sqlite"))
+        from lmgym.judges.questions import asking
         from lmgym.models.loading import load_model
 
-        model = load_model(self.judge_model or policy.model, device=policy.device, dtype=policy.dtype)
-        return JUDGES[self.judge](asking(model), self.judge_weight, self.judge_prompt, self.judge_model)
+        return asking(load_model(self.judge_model or policy.model, device=policy.device, dtype=policy.dtype))
+
+    def _trained(self, policy: PolicySettings) -> Judge:
+        from lmgym.judges.reward_model import load_reward_model
+        from lmgym.models.loading import find_device
+
+        if self.judge_prompt or self.judge_url:
+            raise UserError(f"--judge {self.judge} is a trained classifier: it takes no --judge_prompt or --judge_url.")
+        return load_reward_model(self.judge, self.judge_model, self.judge_weight, str(find_device(policy.device)))

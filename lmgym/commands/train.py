@@ -23,9 +23,9 @@ from lmgym.console import results
 from lmgym.distributed.launch import mark
 from lmgym.distributed.processes import processes
 from lmgym.envs import names
+from lmgym.envs.examples import few_shot_examples
 from lmgym.errors import UserError
 from lmgym.evaluation.trained_problems import trained_problems
-from lmgym.policies.examples import few_shot_examples
 from lmgym.runs.changes import UNNAMED
 from lmgym.runs.run import Run
 from lmgym.runs.tables import comparison_table, difference_line, show_answers
@@ -54,6 +54,9 @@ class RunSettings:
     """Reference model of the KL penalty; by default the initial model, or the base model of a LoRA adapter."""
     minutes: float = 0.0
     """Stop in time and save, so that this session of the run ends within so many minutes; continue with --resume."""
+    from_episodes: str = ""
+    """Sample nothing and learn from the saved episodes of this run directory or file: --replay_episodes of them per
+    iteration, by default all."""
     load_episodes: str = ""
     """Episodes to replay with --replay_episodes, or to take success rates from with --curriculum: the episodes.jsonl of
     an earlier run."""
@@ -72,6 +75,7 @@ class TrainSettings:
 
 def train(algorithm_name: str, algorithm_class: type[RLAlgorithm], settings: TrainSettings) -> Path:
     """Starts a run and trains to its end."""
+    settings = without_sampling(settings) if settings.run.from_episodes else settings
     settings.algorithm.check()
     check_trackers(settings.run.track)
     task, folder = settings.task, processes().decide(lambda: _folder(algorithm_name, settings))
@@ -203,6 +207,18 @@ def build(
     return algorithm, memory
 
 
+def without_sampling(settings: TrainSettings) -> TrainSettings:
+    """The settings that --from_episodes stands for: no problems, and the saved episodes replayed."""
+    if settings.run.load_episodes:
+        raise UserError("--from_episodes and --load_episodes both name episodes: give one of them.")
+    path = Path(settings.run.from_episodes)
+    path = path / "episodes.jsonl" if path.is_dir() else path
+    count = settings.algorithm.replay_episodes or sum(1 for _ in read_episodes(path))
+    algorithm = replace(settings.algorithm, problems_per_iteration=0, replay_episodes=count)
+    run = replace(settings.run, from_episodes="", load_episodes=str(path))
+    return replace(settings, algorithm=algorithm, run=run)
+
+
 def fill_buffer(algorithm: RLAlgorithm, given: str) -> None:
     """Loads the episodes to replay, which a run that samples nothing needs."""
     if given:
@@ -213,7 +229,7 @@ def fill_buffer(algorithm: RLAlgorithm, given: str) -> None:
 
 def load_buffer(algorithm: RLAlgorithm, path: Path) -> None:
     """Puts loaded episodes before the run's own: their iterations count down from −1, and they are off-policy."""
-    episodes = list(read_episodes(path))
+    episodes = [episode for episode in read_episodes(path) if episode.error is None]
     if not episodes:
         raise UserError(f"{path} holds no episodes; give the episodes.jsonl of a run.")
     if not (algorithm.config.replay_episodes or algorithm.config.curriculum):

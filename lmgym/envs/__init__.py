@@ -8,6 +8,7 @@ from lmgym.envs.games.countdown import Countdown
 from lmgym.envs.games.game import Game, Turn
 from lmgym.envs.games.guess_number import GuessNumber
 from lmgym.envs.games.maze import Maze
+from lmgym.envs.games.number_race import NumberRace
 from lmgym.envs.games.twenty_questions import TwentyQuestions
 from lmgym.envs.games.word_guess import WordGuess
 from lmgym.envs.gsm8k import GSM8K
@@ -38,6 +39,7 @@ register("guess-number", GuessNumber, "lmgym/GuessNumber-v0", splits=SPLITS)
 register("math", MATH, "lmgym/MATH-v0", splits=SPLITS)
 register("math-500", MATH500, "lmgym/MATH500-v0", splits=("test",))
 register("maze", Maze, "lmgym/Maze-v0", splits=SPLITS)
+register("number-race", NumberRace, "lmgym/NumberRace-v0", splits=SPLITS)
 register("svamp", SVAMP, "lmgym/SVAMP-v0", splits=("test",))
 register("twenty-questions", TwentyQuestions, "lmgym/TwentyQuestions-v0", splits=SPLITS)
 register("word-guess", WordGuess, "lmgym/WordGuess-v0", splits=SPLITS)
@@ -62,6 +64,7 @@ __all__ = [
     "GuessNumber",
     "MathEnv",
     "Maze",
+    "NumberRace",
     "Registration",
     "Response",
     "StateSpace",

@@ -88,8 +88,11 @@ class Response:
 class Env(gymnasium.Env[State, str]):
     """A task that is a sequence of problems; a subclass implements `respond`, its response to an action."""
 
-    concurrency: ClassVar[int] = 1
+    concurrency: int = 1
     """How many episodes may be stepped at once, in threads; more than 1 if `respond` waits for a tool or a network."""
+
+    max_step_seconds: float = 60.0
+    """An episode whose step takes longer fails, and costs neither the other episodes nor the run."""
 
     shared_attributes: ClassVar[tuple[str, ...]] = ("problems", "observation_space", "action_space", "spec", "metadata")
     """Attributes that all episodes share and none changes; every other attribute is copied for each episode."""
@@ -101,6 +104,9 @@ class Env(gymnasium.Env[State, str]):
         self.observation_space = StateSpace(problems)
         self.action_space = TextSpace()
         self._state: State | None = None
+
+    iteration: int = 0
+    """The iteration of the run that samples the episodes, for rewards that change over it."""
 
     made_from: MadeFrom | None = None
     """The arguments of `lmgym.make`, for the config.json of a run."""
@@ -131,9 +137,14 @@ class Env(gymnasium.Env[State, str]):
         super().reset(seed=seed)
         if seed is not None:
             reseed([*self._own_sources(), *self._copied_sources], seed)
-        problem = self.problems[self._index(options or {})]
+        index = self._index(options or {})
+        self._reset_inner(index, seed)
+        problem = self.problems[index]
         self._state = first_state(problem, self.opening(problem))
         return self._state, {}
+
+    def _reset_inner(self, index: int, seed: int | None) -> None:
+        """Resets the environment that this one passes actions on to, if there is one."""
 
     def step(self, action: str | Action) -> tuple[State, float, bool, bool, dict[str, Any]]:
         """Appends the action to the conversation and returns the state, reward, terminated, truncated and info.
@@ -154,6 +165,10 @@ class Env(gymnasium.Env[State, str]):
         # The policy continues these ids; the environment itself never sees them.
         state = replace(state, tokens=action.prompt_ids + action.token_ids)
         return state, reward, response.terminated, response.truncated, response.info
+
+    def begin_iteration(self, iteration: int) -> None:
+        """Episodes that start from now on are of this iteration of a run."""
+        self.iteration = iteration
 
     def clone(self: EnvType) -> EnvType:
         """A copy of the environment on the same problems, for a parallel episode."""
@@ -184,6 +199,10 @@ class Env(gymnasium.Env[State, str]):
         self._is_size_checked = clone._is_size_checked = True
         clone._copied_sources = tuple(copied for copied in _copies(memo, given) if is_random_source(copied))
         return clone
+
+    def __deepcopy__(self: EnvType, memo: dict[int, Any]) -> EnvType:
+        """An environment within another one is cloned with it."""
+        return self.clone()
 
     def _own_sources(self) -> list[Any]:
         """The random sources among the attributes that episodes do not share."""

@@ -74,7 +74,7 @@ class MathEnv(Env):
         info |= {"final": True}  # the reward is that of the outcome, so a critic must not bootstrap on top of it
         if isinstance(self.reward, WeightedReward):
             info["rewards"] = self.reward.parts(state.problem, solution)
-            reward += self.reward.total(info["rewards"])
+            reward += self.reward.total(info["rewards"], self.iteration)
         else:
             reward += checked_reward(self.reward(state.problem, solution), self.reward, state.problem)
         return Response(reward=reward, terminated=terminated, truncated=truncated, info=info)

@@ -17,8 +17,22 @@ LENGTH = 2**31
 MOST_DRAWS = 1000
 
 
-class ProceduralProblems(Sequence[Problem]):
-    """A lazy sequence of 2^31 problems; its splits are disjoint for all seeds and options."""
+class EndlessProblems(Sequence[Problem]):
+    """A lazy sequence of 2^31 problems, which a run walks through in order."""
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    @staticmethod
+    def checked(index: int) -> int:
+        """The index, or an error if there is no such problem."""
+        if not 0 <= index < LENGTH:
+            raise IndexError(f"There is no problem {index}: the index must be an integer from 0 to {LENGTH - 1}.")
+        return int(index)
+
+
+class ProceduralProblems(EndlessProblems):
+    """Problems that are generated on access; their splits are disjoint for all seeds and options."""
 
     def __init__(self, name: str, split: str, seed: int) -> None:
         if split not in SPLITS:
@@ -35,9 +49,6 @@ class ProceduralProblems(Sequence[Problem]):
         """The key that determines the split of a problem; problems that differ only in wording share it."""
         return problem.prompt
 
-    def __len__(self) -> int:
-        return LENGTH
-
     @overload
     def __getitem__(self, index: int) -> Problem: ...
     @overload
@@ -45,8 +56,7 @@ class ProceduralProblems(Sequence[Problem]):
     def __getitem__(self, index: int | slice) -> Problem | Sequence[Problem]:
         if isinstance(index, slice):
             return [self[position] for position in range(*index.indices(LENGTH))]
-        if not 0 <= index < LENGTH:
-            raise IndexError(f"There is no problem {index}: the index must be an integer from 0 to {LENGTH - 1}.")
+        self.checked(index)
         random_source = random.Random(f"{self.name}:{self.seed}:{int(index)}")
         problem_id = f"{self.name}/{self.split}/{self.seed}/{index}"
         for problem in islice(self.draws(random_source, problem_id), MOST_DRAWS):

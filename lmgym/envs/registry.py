@@ -12,7 +12,9 @@ from typing import Any
 import gymnasium
 
 from lmgym.envs.env import Env, MadeFrom
+from lmgym.envs.mixture import Mixture, is_mixture, parse_mixture
 from lmgym.envs.procedural import SPLITS
+from lmgym.envs.wrappers.options import WRAPPER_OPTIONS, wrapped
 from lmgym.errors import UserError
 from lmgym.lookup import import_module, import_named, nearest
 
@@ -90,12 +92,18 @@ def make(name: str, split: str = "train", **options: Any) -> Env:
 
     A name may carry its split: `gsm8k:test` is the test split whatever `split` says. `module:name` also finds a name
     that the module registers. A file has no splits; a user's class gets the split if its `__init__` takes one. Every
-    environment takes `tools` and `max_calls` (see ToolEnv).
+    environment takes the options of wrappers (see lmgym/envs/wrappers), and a sum of names is a mixture.
     """
     given = dict(options)
+    if is_mixture(name):
+        env = wrapped(_mixture(name, split, options), options, lambda: _mixture(name, "train", options))
+        env.made_from = MadeFrom(name, split, given)
+        return env
     registration, named_split = _resolve(name)
-    tools, max_calls = options.pop("tools", None), options.pop("max_calls", 4)
-    name, split = registration.name, named_split or split
+    own = {option: value for option, value in options.items() if option not in WRAPPER_OPTIONS}
+    own |= {option: options[option] for option in options if option in registration.options}
+    wrappers = {option: value for option, value in options.items() if option not in own}
+    options, name, split = own, registration.name, named_split or split
     family, _, member = name.partition("/")
     if family in _families:
         options = {_families[family][1]: member, **options}
@@ -114,19 +122,35 @@ def make(name: str, split: str = "train", **options: Any) -> Env:
         )
     if "split" in inspect.signature(registration.factory).parameters:
         options = {"split": split, **options}
-    env = registration.factory(**options)
-    if tools:
-        from lmgym.envs.tool_env import ToolEnv, load_tools
-
-        env = ToolEnv(env, load_tools(tools), max_calls)
+    env = wrapped(registration.factory(**options), wrappers, lambda: make(name, "train", **own))
     env.made_from = MadeFrom(name, split, given)
     return env
 
 
 def takes_option(name: str, option: str) -> bool:
     """Whether an environment, named as for `make`, has an option of this name."""
+    if option in WRAPPER_OPTIONS:
+        return True
+    if is_mixture(name):
+        return any(takes_option(member.name, option) for member in parse_mixture(name))
     registration, _ = _resolve(name)
     return option in registration.options or registration.takes_any_option
+
+
+def _mixture(expression: str, split: str, options: dict[str, Any]) -> Env:
+    """The mixture of a sum of names; an option goes to the environments that have it."""
+    own = {option: value for option, value in options.items() if option not in WRAPPER_OPTIONS}
+    lost = [option for option in own if not takes_option(expression, option)]
+    if lost:
+        raise UserError(f'no environment of {expression} has an option "{lost[0]}".')
+    members = parse_mixture(expression)
+    made = {
+        member.name: make(
+            member.name, split, **{name: own[name] for name in own if takes_option(member.name, name)}, **member.options
+        )
+        for member in members
+    }
+    return Mixture(made, [member.weight for member in members])
 
 
 def _resolve(name: str) -> tuple[Registration, str]:

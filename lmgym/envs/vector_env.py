@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from lmgym.distributed.processes import processes
 from lmgym.envs.env import Env
+from lmgym.envs.step_threads import StepThreads
+from lmgym.envs.time_limit import time_limit
 from lmgym.errors import UserError
 from lmgym.types import Action, State, Step
+
+CHECK_SECONDS = 0.5
+"""How often concurrent steps are checked for their time limit."""
 
 
 class VectorEnv:
@@ -26,9 +32,9 @@ class VectorEnv:
         self.is_divided = is_divided
         self._live: dict[int, tuple[Env, State]] = {}
         """Episodes that wait for an action, by their number."""
-        self._stepping: dict[Future[Step], Env] = {}
+        self._stepping: dict[Future[Step], tuple[Env, State, Action]] = {}
         """Steps that an environment takes its time for."""
-        self._threads = ThreadPoolExecutor(inner.concurrency) if inner.concurrency > 1 else None
+        self._threads = StepThreads[Step](inner.concurrency) if inner.concurrency > 1 else None
 
     def reset(self, indices: Sequence[int], group_size: int = 1, seed: int = 0, first_group: int = 0) -> list[State]:
         """Starts `group_size` episodes on each problem; episodes of one problem form a group.
@@ -45,19 +51,32 @@ class VectorEnv:
         return [state for _, state in self._live.values()]
 
     def step(self, actions: Sequence[Action]) -> list[Step]:
-        """Applies each action to its own episode; of a concurrent environment, returns the steps that are ready."""
+        """Applies each action to its own episode; of a concurrent environment, returns the steps that are ready.
+
+        An environment that raises or overruns `max_step_seconds` ends only the episode: its `info` has the `error`.
+        """
         applied = [(*self._live.pop(action.episode), action) for action in actions]
         if self._threads is None:
-            return [self._apply(env, _step(env, state, action)) for env, state, action in applied]
-        self._stepping |= {self._threads.submit(_step, *each): each[0] for each in applied}
+            return [self._apply(env, _guarded(env, state, action)) for env, state, action in applied]
+        self._stepping |= {self._threads.submit(partial(_step, *each)): each for each in applied}
         steps: list[Step] = []
         while self._stepping and not (steps and self._live):
             # Waits only if no other episode has anything to do.
-            ready, _ = wait(self._stepping, timeout=0 if self._live else None, return_when=FIRST_COMPLETED)
-            steps += [self._apply(self._stepping.pop(future), future.result()) for future in ready]
+            timeout = 0 if self._live else CHECK_SECONDS
+            ready, _ = wait(self._stepping, timeout=timeout, return_when=FIRST_COMPLETED)
+            steps += [self._apply(self._stepping[future][0], self._result(future)) for future in ready]
+            self._threads.give_up(self.env.max_step_seconds)
             if self._live:
                 break
         return sorted(steps, key=lambda step: step.state.episode)
+
+    def _result(self, future: Future[Step]) -> Step:
+        """The step, or one that ends the episode if the environment failed."""
+        _, state, action = self._stepping.pop(future)
+        error = future.exception()
+        if error is not None and not isinstance(error, Exception):
+            raise error
+        return future.result() if error is None else _failed(state, action, error)
 
     def _start(self, indices: Sequence[int], group_size: int, seed: int, first_group: int) -> None:
         groups = list(enumerate(indices, start=first_group))
@@ -76,10 +95,31 @@ class VectorEnv:
         return step
 
 
+def _guarded(env: Env, state: State, action: Action) -> Step:
+    """The transition of one episode, within its time limit."""
+    try:
+        with time_limit(env.max_step_seconds):
+            return _step(env, state, action)
+    except Exception as error:  # of any kind: environments, rewards and tools are code of others
+        return _failed(state, action, error)
+
+
 def _step(env: Env, state: State, action: Action) -> Step:
     """The transition of one episode."""
     reached, reward, terminated, truncated, info = env.step(action)
-    next_state = replace(
+    return Step(state, action, reward, terminated, truncated, info, _continued(reached, state, action))
+
+
+def _failed(state: State, action: Action, error: Exception) -> Step:
+    """The end of an episode whose environment failed."""
+    message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    reached = _continued(state.after(action.text), state, action)
+    return Step(state, action, 0.0, False, True, {"error": message, "final": True}, reached)
+
+
+def _continued(reached: State, state: State, action: Action) -> State:
+    """The state that was reached, with the token ids and numbers that environments do not keep."""
+    return replace(
         reached,
         tokens=action.prompt_ids + action.token_ids,
         written=state.written + len(action.token_ids),
@@ -87,4 +127,3 @@ def _step(env: Env, state: State, action: Action) -> Step:
         group=state.group,
         seed=state.seed,
     )
-    return Step(state, action, reward, terminated, truncated, info, next_state)

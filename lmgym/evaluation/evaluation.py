@@ -15,7 +15,7 @@ from lmgym.envs.env import Env
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.errors import UserError
 from lmgym.evaluation.contamination import Fingerprint, are_copies, fingerprint
-from lmgym.evaluation.grading import is_correct, is_correct_leniently, is_parsed
+from lmgym.evaluation.grading import accuracy_by_env, failures, is_correct, is_correct_leniently, is_parsed
 from lmgym.evaluation.progress import EvaluationProgress
 from lmgym.evaluation.statistics import Mean, Proportion, mcnemar, mean_interval, paired_permutation, pass_at_k, wilson
 from lmgym.policies.policy import Policy
@@ -55,6 +55,16 @@ class Evaluation:
     def is_graded(self) -> bool:
         """Whether the environment grades answers as correct or wrong; if not, only the reward measures them."""
         return any({"correct", "parsed"} & episode.info.keys() for episode in self.episodes)
+
+    @property
+    def strict_by_env(self) -> dict[str, float]:
+        """For a mixture of environments, the accuracy in each."""
+        return accuracy_by_env(self.episodes)
+
+    @property
+    def failed(self) -> int:
+        """Number of episodes in which the environment, a reward or a tool failed; they count as wrong."""
+        return sum(episode.error is not None for episode in self.episodes)
 
     @property
     def has_own_reward(self) -> bool:
@@ -100,6 +110,9 @@ class Evaluation:
             "graded": float(self.is_graded),
             "problems": float(self.problems),
         }
+        values |= {f"strict/{name}": value for name, value in self.strict_by_env.items()}
+        if self.failed:
+            values["failed"] = float(self.failed)
         if self.samples > 1:
             values |= {f"pass@{self.samples}": self.pass_at_k.value, f"maj@{self.samples}": self.majority_at_k.value}
         return {f"{mark}eval/{name}": value for name, value in values.items()}
@@ -155,7 +168,11 @@ def play(
         if progress is not None:
             progress.add(finished)
     buffer.gather(0)
-    return buffer.of_iteration(0)
+    episodes = buffer.of_iteration(0)
+    failed = [episode for episode in episodes if episode.error is not None]
+    if 2 * len(failed) > len(episodes):
+        raise UserError(failures(failed, len(episodes)))
+    return episodes
 
 
 def summarise(

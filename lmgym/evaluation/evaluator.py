@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lmgym.envs.env import Env
-from lmgym.envs.procedural import ProceduralProblems
+from lmgym.envs.procedural import EndlessProblems
 from lmgym.evaluation.contamination import Fingerprint, fingerprint, held_out_indices, overlap
 from lmgym.evaluation.evaluation import Evaluation, evaluate
 from lmgym.evaluation.progress import EvaluationProgress
@@ -31,8 +31,8 @@ class Evaluator:
         return [] if self.env is None else [fingerprint(self.env.problems[index]) for index in self.indices]
 
     def problems_shared_with(self, training: Env) -> set[Fingerprint]:
-        """The held-out problems that the training task contains too; of a procedural task only those sampled count."""
-        if self.env is None or not self.indices or isinstance(training.problems, ProceduralProblems):
+        """The held-out problems that the training task contains too; of an endless task only those sampled count."""
+        if self.env is None or not self.indices or isinstance(training.problems, EndlessProblems):
             return set()
         return overlap((self.env.problems[index] for index in self.indices), training.problems)
 

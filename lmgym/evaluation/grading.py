@@ -1,6 +1,8 @@
-"""Whether an episode solved its problem."""
+"""Whether an episode solved its problem, and what is said of episodes that failed for another reason."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from lmgym.types import Episode
 
@@ -18,3 +20,17 @@ def is_correct_leniently(episode: Episode) -> bool:
 def is_parsed(episode: Episode) -> bool:
     """Whether it states an answer in the form that was asked for."""
     return bool(episode.info.get("parsed", True))
+
+
+def accuracy_by_env(episodes: Sequence[Episode]) -> dict[str, float]:
+    """For episodes of a mixture of environments, the share of correct ones in each."""
+    graded: dict[str, list[bool]] = {}
+    for episode in episodes:
+        if "env" in episode.info:
+            graded.setdefault(episode.info["env"], []).append(is_correct(episode))
+    return {name: sum(own) / len(own) for name, own in graded.items()}
+
+
+def failures(failed: Sequence[Episode], count: int) -> str:
+    """One sentence on the episodes, of so many, in which an environment, a reward, a tool or a judge failed."""
+    return f"{len(failed)} of {count} episodes failed, the first one ({failed[0].problem.id}) with: {failed[0].error}."

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from lmgym.envs.env import Env
-from lmgym.envs.tool_env import ToolEnv
+from lmgym.envs.mixture import Mixture
+from lmgym.envs.wrappers.tool_env import ToolEnv
+from lmgym.envs.wrappers.wrapper import EnvWrapper
 from lmgym.errors import UserError
 from lmgym.policies.system_prompts import default_system_prompt
 from lmgym.types import Action, Message
@@ -16,16 +19,25 @@ MOST_PROBLEMS = 1_000_000
 
 def exportable(env: Env) -> Env:
     """A copy of the environment to play in, if one completion of a model is one of its actions."""
-    if isinstance(env, ToolEnv):
+    parts = list(_parts(env))
+    if any(isinstance(part, ToolEnv) for part in parts):
         raise UserError(
             "An environment with tools cannot be exported: make it without them, and use the library's own."
         )
-    if getattr(env, "stepwise", False):
+    if any(getattr(part, "stepwise", False) for part in parts):
         raise UserError(
             f"{name_of(env)} takes one line as an action, but a completion is a whole answer: make it with "
             "stepwise=False."
         )
     return env.clone()
+
+
+def _parts(env: Env) -> Iterator[Env]:
+    """The environment and those that it wraps or mixes."""
+    yield env
+    inner = env.members.values() if isinstance(env, Mixture) else [env.env] if isinstance(env, EnvWrapper) else []
+    for each in inner:
+        yield from _parts(each)
 
 
 def name_of(env: Env) -> str:

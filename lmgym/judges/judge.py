@@ -2,94 +2,78 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from importlib.resources import files
-from pathlib import Path
 from typing import ClassVar
 
-from torch import Tensor
-
+from lmgym.buffer import group_key
 from lmgym.errors import UserError
-from lmgym.judges.answer_probabilities import answer_probabilities
-from lmgym.models.language_model import LanguageModel
-from lmgym.types import Episode, Message
-
-Ask = Callable[[Sequence[Sequence[Message]], Sequence[str]], Tensor]
-"""Probabilities [chats, answers] of the given answers."""
-
-EMPTY = "(nothing yet)"
+from lmgym.types import Episode
 
 
 class Judge(ABC):
-    """Scores the steps of episodes from 0 to 1; the reward of a step grows by the weight times its score."""
+    """Scores the steps of episodes; the reward of a step grows by the weight times its score."""
 
     name: ClassVar[str]
-    default_prompt: ClassVar[str]
-    """Shipped prompts, separated by commas."""
     scores_steps: ClassVar[bool] = True
     """Whether every step has a score, or only the last one, for the whole episode."""
 
-    def __init__(self, ask: Ask, weight: float = 1.0, prompt: str = "", model_name: str | None = None) -> None:
-        """`prompt` names shipped prompts or files, separated by commas; `model_name` is what --judge_model says."""
-        self.ask = ask
+    def __init__(self, weight: float = 1.0, prompt: str = "", model_name: str | None = None, url: str = "") -> None:
+        """`prompt`, `model_name` and `url` are what --judge_prompt, --judge_model and --judge_url say."""
         self.weight = weight
         self.prompt = prompt
         self.model_name = model_name
-        self.templates = [load_judge_prompt(each) for each in (prompt or self.default_prompt).split(",")]
+        self.url = url
 
     @abstractmethod
     def scores(self, episodes: Sequence[Episode]) -> list[list[float]]:
-        """A score for each step of each episode."""
+        """A score for each step of each episode; all samples of a group are given together."""
 
     def judged(self, episodes: Sequence[Episode]) -> list[Episode]:
-        """The episodes with the judge's rewards; `info["rewards"]` of the last step has the score of the episode."""
+        """The episodes with the judge's rewards; `info["rewards"]` of the last step has the score of the episode.
+
+        If the judge raises, groups are judged one by one: one that cannot be judged, or whose scores are not finite
+        numbers, fails, and its episodes have the `error`.
+        """
+        try:
+            return self._judged(episodes)
+        except UserError:
+            raise
+        except Exception:  # of any kind: judges are code of others
+            groups: dict[tuple[int, int], list[Episode]] = {}
+            for episode in episodes:
+                groups.setdefault(group_key(episode), []).append(episode)
+            return [each for members in groups.values() for each in self._judged_or_failed(members)]
+
+    def _judged(self, episodes: Sequence[Episode]) -> list[Episode]:
         return [
             self._with_scores(episode, scores) for episode, scores in zip(episodes, self.scores(episodes), strict=True)
         ]
 
+    def _judged_or_failed(self, episodes: Sequence[Episode]) -> list[Episode]:
+        try:
+            return self._judged(episodes)
+        except Exception as error:
+            return [self._failed(episode, f"{type(error).__name__}: {error}") for episode in episodes]
+
     def _with_scores(self, episode: Episode, scores: Sequence[float]) -> Episode:
+        if not all(map(math.isfinite, scores)):
+            return self._failed(episode, "it gave no score")
         steps = [
             replace(step, reward=step.reward + self.weight * score)
             for step, score in zip(episode.steps, scores, strict=True)
         ]
         score = sum(scores) / len(scores) if self.scores_steps else scores[-1]
-        parts = {**steps[-1].info.get("rewards", {}), self.name: score}
-        steps[-1] = replace(steps[-1], info={**steps[-1].info, "rewards": parts})
-        return replace(episode, steps=tuple(steps))
+        return _with_info(replace(episode, steps=tuple(steps)), self.name, score)
+
+    def _failed(self, episode: Episode, reason: str) -> Episode:
+        return _with_info(episode, self.name, 0.0, error=f"the judge {self.name} failed: {reason}")
 
 
-def asking(model: LanguageModel) -> Ask:
-    """Asks a model of this process."""
-    return lambda chats, answers: answer_probabilities(model, chats, answers)
-
-
-def load_judge_prompt(name_or_path: str) -> str:
-    """The text of a shipped prompt (`step`), or of a user's own file."""
-    path = Path(name_or_path)
-    if path.is_file():
-        return path.read_text(encoding="utf-8")
-    shipped = files("lmgym.judges") / "prompts" / f"{name_or_path}.txt"
-    if not shipped.is_file():
-        raise UserError(f"there is no prompt {name_or_path!r} for a judge: give the path of a text file.")
-    return shipped.read_text(encoding="utf-8")
-
-
-def filled(template: str, **values: str) -> list[Message]:
-    """One question to the judge; braces within the values stay as they are."""
-    for name, value in values.items():
-        if f"{{{name}}}" not in template:
-            continue
-        template = template.replace(f"{{{name}}}", value.replace("{", "\x02").replace("}", "\x03"))
-    return [{"role": "user", "content": template.replace("\x02", "{").replace("\x03", "}").strip()}]
-
-
-def before_and_step(episode: Episode) -> list[tuple[str, str]]:
-    """For each step, all that the policy wrote before it, and its own text."""
-    pairs: list[tuple[str, str]] = []
-    written = ""
-    for step in episode.steps:
-        pairs.append((written.strip() or EMPTY, step.action.text.strip()))
-        written += step.action.text
-    return pairs
+def _with_info(episode: Episode, name: str, score: float, **more: str) -> Episode:
+    """The episode with one more part in `info["rewards"]` of its last step."""
+    last = episode.steps[-1]
+    info = {**last.info, "rewards": {**last.info.get("rewards", {}), name: score}, **more}
+    return replace(episode, steps=(*episode.steps[:-1], replace(last, info=info)))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from string import ascii_uppercase
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from lmgym.buffer import group_key
 from lmgym.errors import UserError
-from lmgym.judges.judge import Judge, before_and_step, filled
+from lmgym.judges.judge import Judge
+from lmgym.judges.questions import Ask, before_and_step, filled, load_judge_prompt
 from lmgym.types import Episode, Message
 
 NUMBERS = tuple(map(str, range(1, 11)))
@@ -21,7 +23,22 @@ def expected_score(probabilities: Tensor) -> Tensor:
     return (probabilities * torch.linspace(0, 1, len(NUMBERS))).sum(-1)
 
 
-class StepwiseVerbalReward(Judge):
+class VerbalJudge(Judge):
+    """A judge that asks a language model; its prompts are shipped, or files of the user."""
+
+    default_prompt: ClassVar[str]
+    """Names of shipped prompts, separated by commas."""
+
+    def __init__(
+        self, ask: Ask, weight: float = 1.0, prompt: str = "", model_name: str | None = None, url: str = ""
+    ) -> None:
+        """`prompt` names shipped prompts or files, separated by commas."""
+        super().__init__(weight, prompt, model_name, url)
+        self.ask = ask
+        self.templates = [load_judge_prompt(each) for each in (prompt or self.default_prompt).split(",")]
+
+
+class StepwiseVerbalReward(VerbalJudge):
     """Scores every step with the expected value over the numbers 1 to 10."""
 
     name = default_prompt = "step"
@@ -36,7 +53,7 @@ class StepwiseVerbalReward(Judge):
         return _by_step(expected_score(self.ask(chats, NUMBERS)), episodes)
 
 
-class MultiDimensionVerbalReward(Judge):
+class MultiDimensionVerbalReward(VerbalJudge):
     """Averages the probability of yes over several questions on every step, by default value, soundness, progress.
 
     A bonus for the final answer is the environment's own reward, to which the judge's is added.
@@ -57,7 +74,7 @@ class MultiDimensionVerbalReward(Judge):
         return _by_step(yes, episodes)
 
 
-class EpisodeVerbalReward(Judge):
+class EpisodeVerbalReward(VerbalJudge):
     """Scores the whole solution with the expected value over the numbers 1 to 10; the reward is of the last step."""
 
     name = default_prompt = "episode"
@@ -75,7 +92,7 @@ class EpisodeVerbalReward(Judge):
         ]
 
 
-class GroupVerbalReward(Judge):
+class GroupVerbalReward(VerbalJudge):
     """Asks which sample of a group is the best; the score is its probability, over two orders of the samples."""
 
     name = default_prompt = "group"
@@ -111,7 +128,7 @@ def _by_step(scores: Tensor, episodes: Sequence[Episode]) -> list[list[float]]:
     return [part.tolist() for part in scores.split([len(episode.steps) for episode in episodes])]
 
 
-JUDGES: dict[str, type[Judge]] = {
+JUDGES: dict[str, type[VerbalJudge]] = {
     kind.name: kind
     for kind in (StepwiseVerbalReward, MultiDimensionVerbalReward, EpisodeVerbalReward, GroupVerbalReward)
 }

@@ -7,9 +7,9 @@ from typing import Literal
 
 from lmgym.engines.engine import Engine
 from lmgym.envs.env import Env
+from lmgym.envs.examples import few_shot_examples
 from lmgym.models.language_model import LanguageModel
 from lmgym.policies.chat_policy import ChatPolicy
-from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
 from lmgym.policies.system_prompts import default_system_prompt
 from lmgym.types import Problem

@@ -1,4 +1,7 @@
-"""Weighted sums of rewards: `correct + 0.1*form + 0.5*overlong(200,50) - my_module:rudeness`."""
+"""Weighted sums of rewards: `correct + 0.1*form + 0.5*overlong(200,50) - my_module:rudeness`.
+
+A weight may change over the first iterations: `correct + 0.2->0@50*form` falls linearly from 0.2 to 0 in iteration 50.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,10 @@ OF_FORM: dict[str, Callable[[AnswerForm], Reward]] = {"correct": FinalAnswer, "f
 OF_TEXT: dict[str, Callable[..., Reward]] = {"overlong": Overlong, "length": Length, "repetition": Repetition}
 """Rewards of the text alone, with whole numbers as arguments."""
 
+_NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)"
 _TERM = re.compile(
-    r"\s*(?P<sign>[-+])?\s*(?:(?P<weight>\d+(?:\.\d*)?|\.\d+)\s*\*\s*)?(?P<name>[A-Za-z_][\w.:]*)"
-    r"(?:\((?P<arguments>[\d,\s]*)\))?\s*"
+    rf"\s*(?P<sign>[-+])?\s*(?:(?P<weight>{_NUMBER})(?:->(?P<end>{_NUMBER})@(?P<over>\d+))?\s*\*\s*)?"
+    r"(?P<name>[A-Za-z_][\w.:]*)(?:\((?P<arguments>[\d,\s]*)\))?\s*"
 )
 
 
@@ -33,6 +37,15 @@ class Term:
     name: str
     weight: float
     reward: Reward | None
+    end: float | None = None
+    """The weight from iteration `over` on, if it changes."""
+    over: int = 0
+
+    def weight_at(self, iteration: int) -> float:
+        """The weight in an iteration."""
+        if self.end is None:
+            return self.weight
+        return self.weight + (self.end - self.weight) * min(iteration / max(self.over, 1), 1.0)
 
 
 @dataclass(frozen=True)
@@ -61,9 +74,9 @@ class WeightedReward:
             if term.reward is not None
         }
 
-    def total(self, parts: dict[str, float]) -> float:
-        """The weighted sum of these parts."""
-        return sum(term.weight * parts[term.name] for term in self.terms)
+    def total(self, parts: dict[str, float], iteration: int = 0) -> float:
+        """The sum of these parts with the weights of an iteration."""
+        return sum(term.weight_at(iteration) * parts[term.name] for term in self.terms)
 
     def __call__(self, problem: Problem, text: str) -> float:
         return self.total(self.parts(problem, text))
@@ -82,8 +95,10 @@ def parse_weighted(expression: str, load: Callable[[str], Reward]) -> WeightedRe
                 f"--reward {expression!r} cannot be read at {expression[place:]!r}: write a sum such as "
                 "correct + 0.1*form - my_module:my_function"
             )
-        weight = float(match["weight"] or 1) * (-1 if match["sign"] == "-" else 1)
-        terms.append(Term(match["name"], weight, _function(match["name"], match["arguments"], load)))
+        sign = -1 if match["sign"] == "-" else 1
+        weight, end = sign * float(match["weight"] or 1), sign * float(match["end"]) if match["end"] else None
+        function = _function(match["name"], match["arguments"], load)
+        terms.append(Term(match["name"], weight, function, end, int(match["over"] or 0)))
         place = match.end()
     names = [term.name for term in terms]
     if len(set(names)) < len(names):

@@ -9,11 +9,11 @@ from lmgym.engines.server.engine import ServerEngine
 from lmgym.envs import DatasetFile, find, names, registrations
 from lmgym.envs.comparison import is_as_made
 from lmgym.envs.env import Env, MadeFrom
+from lmgym.envs.examples import few_shot_examples
 from lmgym.envs.options import spelled
 from lmgym.judges.judge import Judge
 from lmgym.models.language_model import LanguageModel
 from lmgym.policies.chat_policy import ChatPolicy
-from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
 from lmgym.policies.llm_policy import LLMPolicy
 from lmgym.policies.system_prompts import TEXT, default_system_prompt
@@ -117,6 +117,6 @@ def _reference(algorithm: Training) -> dict[str, Any]:
 
 def _judge(judge: Judge | None) -> dict[str, Any]:
     if judge is None:
-        return {"judge": "none", "judge_model": "", "judge_weight": 1.0, "judge_prompt": ""}
-    named = {"judge": judge.name, "judge_model": judge.model_name}
+        return {"judge": "none", "judge_model": "", "judge_url": "", "judge_weight": 1.0, "judge_prompt": ""}
+    named = {"judge": judge.name, "judge_model": judge.model_name, "judge_url": judge.url}
     return {**named, "judge_weight": judge.weight, "judge_prompt": judge.prompt}

@@ -231,7 +231,7 @@ class Run:
         kept = Buffer(algorithm.buffer.capacity)
         if path.exists():
             episodes = [episode for episode in read_episodes(path) if episode.iteration < reached]
-            kept.extend(episodes)
+            kept.extend(episode for episode in episodes if episode.error is None)
             algorithm.trained_problems.add(episode.problem for episode in episodes)
             everything = Buffer()
             everything.extend(episodes)

@@ -40,21 +40,31 @@ def test_what_was_collected_can_be_learnt_from(collected, model_folder, tmp_path
     scored = tmp_path / "scored.jsonl"
     main(["rescore", str(collected), "--reward", "length(1)", "--out", str(scored)])
     flags = ["--model", str(model_folder), "--env", "arithmetic", "--shots", "0", "--max_tokens", "40"]
-    flags += [
-        "--eval_problems",
-        "0",
-        "--load_episodes",
-        str(scored),
-        "--problems_per_iteration",
-        "0",
-        "--replay_episodes",
-        "12",
-    ]
+    flags += ["--eval_problems", "0", "--from_episodes", str(scored)]
     out = tmp_path / "run"
     main(["train", "grpo", *flags, "--iterations", "1", "--out", str(out)])
     row = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
     assert row["tokens"] == 0
     assert row["gradient_norm"] > 0
+    assert row["episodes_learnt"] > 0
+
+
+def test_a_run_directory_is_learnt_from_and_the_new_run_resumes(model_folder, tmp_path, capsys):
+    flags = ["--model", str(model_folder), "--env", "arithmetic", "--shots", "0", "--max_tokens", "40"]
+    flags += ["--eval_problems", "0", "--save_every", "1", "--reward", "length(1)"]
+    sampled, learnt = tmp_path / "sampled", tmp_path / "learnt"
+    size = ["--problems_per_iteration", "3", "--group_size", "4", "--iterations", "2"]
+    main(["train", "grpo", *flags, *size, "--out", str(sampled)])
+    main(["train", "grpo", *flags, "--from_episodes", str(sampled), "--iterations", "1", "--out", str(learnt)])
+    main(["train", "--resume", str(learnt), "--iterations", "2"])
+    rows = [json.loads(line) for line in (learnt / "metrics.jsonl").read_text().splitlines()]
+    assert [row["tokens"] for row in rows] == [0, 0]
+    config = json.loads((learnt / "config.json").read_text())
+    assert (config["problems_per_iteration"], config["replay_episodes"]) == (0, 24)
+    assert config["load_episodes"] == str(sampled / "episodes.jsonl")
+    with pytest.raises(SystemExit):
+        main(["train", "grpo", *flags, "--from_episodes", str(sampled), "--load_episodes", "x"])
+    assert "give one of them" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(

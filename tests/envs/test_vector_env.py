@@ -382,14 +382,3 @@ def test_threads_change_no_step():
         return found
 
     assert played(Waiting(PROBLEMS)) == played(Countdown(PROBLEMS))
-
-
-def test_an_error_in_a_thread_is_raised():
-    class Broken(Waiting):
-        def respond(self, state: State, text: str, finish: Finish) -> Response:
-            raise UserError("the tool is gone")
-
-    envs = VectorEnv(Broken(PROBLEMS))
-    states = envs.reset([0, 1])
-    with pytest.raises(UserError, match="the tool is gone"):
-        envs.step([say(state) for state in states])

@@ -14,8 +14,8 @@ from lm_eval.tasks import TaskManager
 
 import lmgym
 from lmgym import Action, Problem, UserError
+from lmgym.envs.examples import few_shot_examples
 from lmgym.exports.lm_eval import lm_eval_task
-from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.plain_prompt import render_plain
 from lmgym.policies.system_prompts import default_system_prompt
 from lmgym.types import Message

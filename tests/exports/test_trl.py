@@ -185,6 +185,8 @@ def test_what_cannot_be_exported_is_one_sentence(monkeypatch):
     arithmetic, game = lmgym.make("arithmetic", stepwise=False), lmgym.make("guess-number")
     with pytest.raises(UserError, match="make it with stepwise=False"):
         reward_function(lmgym.make("arithmetic"))
+    with pytest.raises(UserError, match="make it with stepwise=False"):
+        reward_function(lmgym.make("word-problems + guess-number"))
     with pytest.raises(UserError, match="make it without them, and use the library's own"):
         environment_factory(lmgym.make("arithmetic", stepwise=False, tools="calculator"))
     with pytest.raises(UserError, match=r"several turns.*use environment_factory"):

@@ -9,7 +9,7 @@ import torch
 from conftest import tiny_model
 
 from lmgym.errors import UserError
-from lmgym.judges.judge import asking, filled, load_judge_prompt
+from lmgym.judges.questions import asking, filled, load_judge_prompt
 from lmgym.judges.verbal import (
     EpisodeVerbalReward,
     GroupVerbalReward,

@@ -10,10 +10,10 @@ from dictated import Dictated
 
 import lmgym
 from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
+from lmgym.envs.examples import few_shot_examples
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.models.language_model import LanguageModel
 from lmgym.policies.chat_policy import ChatPolicy
-from lmgym.policies.examples import few_shot_examples
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
 from lmgym.types import Problem, State
 

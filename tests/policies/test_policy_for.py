@@ -8,7 +8,7 @@ from conftest import tiny_model
 import lmgym
 from lmgym.commands.settings import PolicySettings
 from lmgym.engines.plain_engine import PlainEngine
-from lmgym.policies.examples import few_shot_examples
+from lmgym.envs.examples import few_shot_examples
 from lmgym.policies.policy_for import policy_for
 from lmgym.types import Finish, Problem, State
 

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 import lmgym
 from lmgym import Problem, UserError
+from lmgym.buffer import Buffer
 from lmgym.commands.cli import main
 from lmgym.envs.math_env import MathEnv
 from lmgym.rewards.custom import load_reward, spelled_reward
 from lmgym.rewards.final_answer import NumberAnswer
 from lmgym.rewards.text_form import Length, Overlong, Repetition
-from lmgym.rewards.weighted import WeightedReward
+from lmgym.rewards.weighted import WeightedReward, parse_weighted
 from lmgym.types import Action
 
 PROBLEM = Problem(id="1", prompt="2+3?", answer="5", solution="The answer is: 5", info={"topic": "sums"})
@@ -143,3 +144,23 @@ def test_every_maths_environment_takes_a_sum():
         env = lmgym.make(name, reward=load_reward("correct + 0.1*form"))
         assert isinstance(env, MathEnv)
         assert isinstance(env.reward, WeightedReward)
+
+
+def test_a_weight_may_change_over_the_iterations(model_folder, tmp_path):
+    """The parts stay what they are; the reward of an episode is their sum with the weights of its iteration."""
+    reward = "1->0@2*length(1) - 0->0.5@1*repetition"
+    terms = parse_weighted(reward, load_reward).terms
+    assert [terms[0].weight_at(iteration) for iteration in (0, 1, 2, 5)] == [1, 0.5, 0, 0]
+    assert [terms[1].weight_at(iteration) for iteration in (0, 1, 2)] == [0, -0.5, -0.5]
+    flags = ["--model", str(model_folder), "--env", "arithmetic", "--shots", "0", "--max_tokens", "40"]
+    flags += ["--eval_problems", "0", "--problems_per_iteration", "2", "--group_size", "4", "--iterations", "3"]
+    main(
+        ["train", "grpo", *flags, "--reward", reward, "--env_options", "turn_limit", "9", "--out", str(tmp_path / "r")]
+    )
+    episodes = list(Buffer.load(tmp_path / "r" / "episodes.jsonl").episodes)
+    assert len(episodes) == 24
+    for episode in episodes:
+        weights = [term.weight_at(episode.iteration) for term in terms]
+        parts = episode.info["rewards"]
+        assert episode.reward == pytest.approx(weights[0] * parts["length"] + weights[1] * parts["repetition"])
+    assert {episode.reward != 0 for episode in episodes if episode.iteration == 0} == {True}

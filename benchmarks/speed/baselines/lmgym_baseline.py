@@ -19,10 +19,10 @@ from benchmarks.speed.workload import Workload
 from lmgym.algorithms.parts import KL
 from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
 from lmgym.envs import Env, Response, make
+from lmgym.envs.examples import few_shot_examples
 from lmgym.models.language_model import LanguageModel, base_network
 from lmgym.models.loading import load_model
 from lmgym.policies.chat_policy import ChatPolicy
-from lmgym.policies.examples import few_shot_examples
 from lmgym.runs.run import Run
 from lmgym.types import Finish, State
 

@@ -6,10 +6,15 @@ import json
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping
 from http.client import HTTPException
+from types import MappingProxyType
 from typing import Any
 
 from lmgym.errors import UserError
+
+TOO_MANY_REQUESTS = 429
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 class ServerUnreachableError(Exception):
@@ -25,14 +30,14 @@ def get_text(url: str, route: str, deadline: float) -> str:
     return _call(url, route, None, deadline)
 
 
-def get(url: str, route: str, deadline: float) -> Any:
+def get(url: str, route: str, deadline: float, headers: Mapping[str, str] = NO_HEADERS) -> Any:
     """The JSON answer of a GET request."""
-    return _parsed(url, route, _call(url, route, None, deadline))
+    return _parsed(url, route, _call(url, route, None, deadline, headers))
 
 
-def post(url: str, route: str, body: Any, deadline: float) -> Any:
+def post(url: str, route: str, body: Any, deadline: float, headers: Mapping[str, str] = NO_HEADERS) -> Any:
     """The JSON answer of a POST request; None if it is empty."""
-    return _parsed(url, route, _call(url, route, json.dumps(body).encode(), deadline))
+    return _parsed(url, route, _call(url, route, json.dumps(body).encode(), deadline, headers))
 
 
 def post_for_text(url: str, route: str, body: Any, deadline: float) -> str:
@@ -48,14 +53,14 @@ def checked_url(url: str) -> str:
     return url.rstrip("/")
 
 
-def _call(url: str, route: str, body: bytes | None, deadline: float) -> str:
-    request = urllib.request.Request(url + route, body, {"Content-Type": "application/json"})
+def _call(url: str, route: str, body: bytes | None, deadline: float, headers: Mapping[str, str] = NO_HEADERS) -> str:
+    request = urllib.request.Request(url + route, body, {"Content-Type": "application/json", **headers})
     try:
         with urllib.request.urlopen(request, timeout=deadline) as response:
             return str(response.read().decode())
     except urllib.error.HTTPError as error:
         reason = _reason(error.read().decode(errors="replace"))
-        if error.code >= 500:
+        if error.code >= 500 or error.code == TOO_MANY_REQUESTS:
             raise ServerUnreachableError(f"{url} failed at {route} ({error.code}: {reason}); see its log.") from error
         raise UserError(f"{url} refuses {route} ({error.code}: {reason}).") from error
     except (urllib.error.URLError, HTTPException, OSError) as error:

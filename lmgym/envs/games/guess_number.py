@@ -26,10 +26,9 @@ class GuessNumber(Game):
 
     def play(self, problem: Problem, moves: Sequence[str], move: str) -> Turn:
         """Compares the first number of the move with the secret."""
-        found = _NUMBER.search(move)
-        if found is None:
+        guess, secret = first_number(move), int(problem.answer)
+        if guess is None:
             return Turn("Write a number.", valid=False)
-        guess, secret = int(found[0]), int(problem.answer)
         if guess == secret:
             return Turn("Yes.", won=True)
         return Turn("higher" if guess < secret else "lower")
@@ -50,11 +49,18 @@ class SecretNumbers(ProceduralProblems):
             low = random_source.randint(1, 1000)
             secret = random_source.randint(low, low + self.largest - 1)
             prompt = f"I think of a number from {low} to {low + self.largest - 1}. Guess it."
-            yield Problem(problem_id, prompt, str(secret), solution=_bisection(low, low + self.largest - 1, secret))
+            solution = _bisection(low, low + self.largest - 1, secret)
+            yield Problem(problem_id, prompt, str(secret), solution, info={"low": low})
 
     def split_key(self, problem: Problem) -> str:
         """The bounds and the secret."""
         return f"{problem.prompt} {problem.answer}"
+
+
+def first_number(move: str) -> int | None:
+    """The first whole number of a move, or None."""
+    found = _NUMBER.search(move)
+    return int(found[0]) if found else None
 
 
 def _bisection(low: int, high: int, secret: int) -> str:

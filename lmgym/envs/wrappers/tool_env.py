@@ -7,28 +7,31 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from lmgym.envs.env import Env, Response
+from lmgym.envs.wrappers.wrapper import EnvWrapper
 from lmgym.errors import UserError
 from lmgym.lookup import import_named, nearest
 from lmgym.tools.calls import ToolCall, tool_calls
 from lmgym.tools.function_tool import FunctionTool, Tool, ToolError
 from lmgym.types import Finish, Problem, State
 
+CONCURRENCY = 4
+"""Tools wait for processes and networks, so several episodes are stepped at once."""
 
-class ToolEnv(Env):
+
+class ToolEnv(EnvWrapper):
     """Answers the tool calls of an action, at most `max_calls` in an episode; other actions go to the environment.
 
     A tool's output is a message of its own, so it is never learnt. A call that cannot be made gets an answer that says
     why. `info` of the last step counts `tool_calls` and `tool_errors`.
     """
 
-    concurrency: ClassVar[int] = 4
-    shared_attributes: ClassVar[tuple[str, ...]] = (*Env.shared_attributes, "functions")
+    shared_attributes: ClassVar[tuple[str, ...]] = (*EnvWrapper.shared_attributes, "functions")
 
     def __init__(self, env: Env, tools: Sequence[Tool], max_calls: int = 4) -> None:
-        super().__init__(env.problems)
+        super().__init__(env)
         if max_calls < 1:
             raise UserError(f"max_calls is {max_calls}: give at least 1, or no tools.")
-        self.env = env
+        self.concurrency = max(env.concurrency, CONCURRENCY)
         self.functions = {tool.schema["function"]["name"]: tool for tool in tools}
         self.max_calls = max_calls
         self.calls = 0
@@ -39,27 +42,16 @@ class ToolEnv(Env):
         """The tools as a chat template describes them to the model."""
         return tuple(tool.schema for tool in self.functions.values())
 
-    @property
-    def answer_form(self) -> Any:
-        """The environment's form of answers, if it has one."""
-        return getattr(self.env, "answer_form", None)
-
-    @property
-    def instruction(self) -> str:
-        """The environment's sentence on how to state the answer."""
-        return str(getattr(self.env, "instruction", ""))
-
     def opening(self, problem: Problem) -> str:
-        """That of the environment."""
+        """That of the environment; nothing has been called yet."""
         self.calls = self.errors = 0
-        return self.env.opening(problem)
+        return super().opening(problem)
 
     def respond(self, state: State, text: str, finish: Finish) -> Response:
         """Runs the calls of an action that has any, and lets the environment respond to others."""
         calls = tool_calls(text) if finish != "length" else []
         if not calls:
-            self.env._state = self.state
-            response = self.env.respond(state, text, finish)
+            response = super().respond(state, text, finish)
             counted = {"tool_calls": self.calls, "tool_errors": self.errors}
             return replace(response, info={**response.info, **counted})
         if self.calls + len(calls) > self.max_calls:

@@ -11,8 +11,8 @@ import lmgym
 from lmgym import Problem, UserError
 from lmgym.buffer import Buffer, episode_to_row, row_to_episode
 from lmgym.envs.math_env import MathEnv
-from lmgym.envs.tool_env import ToolEnv, load_tools
 from lmgym.envs.vector_env import VectorEnv
+from lmgym.envs.wrappers.tool_env import ToolEnv, load_tools
 from lmgym.learning.batch import Batch
 from lmgym.policies.policy_for import policy_for
 from lmgym.types import Action

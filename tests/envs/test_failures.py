@@ -1,0 +1,181 @@
+"""An environment, reward or tool that raises, hangs or returns nonsense costs its own episode, never the run."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+
+import pytest
+
+import lmgym
+from lmgym import Problem, UserError
+from lmgym.buffer import Buffer
+from lmgym.commands.cli import main
+from lmgym.envs.math_env import MathEnv
+from lmgym.envs.time_limit import TimeLimitError, time_limit
+from lmgym.envs.vector_env import VectorEnv
+from lmgym.evaluation.evaluation import evaluate
+from lmgym.policies.scripted_policy import ScriptedPolicy
+from lmgym.types import Action
+
+PROBLEMS = [Problem(f"p/{n}", f"{n}?", str(n)) for n in range(8)]
+
+
+def spins():
+    while True:
+        pass
+
+
+FAULTS = {
+    "raise": lambda: 1 / 0,
+    "nan": lambda: float("nan"),
+    "text": lambda: "good",
+    "sleep": lambda: time.sleep(600),
+    "loop": spins,
+    "regex": lambda: bool(re.match(r"(a+)+$", "a" * 40 + "b")),
+}
+
+
+def faulty(problem, text):
+    """A reward that fails in the way that the action names."""
+    return FAULTS[text]() if text in FAULTS else 1.0
+
+
+class Faulty(MathEnv):
+    max_step_seconds = 0.5
+
+    def __init__(self):
+        super().__init__(PROBLEMS, stepwise=False, reward=faulty)
+
+
+class Concurrent(Faulty):
+    concurrency = 2
+
+
+@pytest.mark.parametrize("kind", [Faulty, Concurrent])
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("raise", "ZeroDivisionError: division by zero"),
+        ("nan", "faulty returned the reward 'nan'"),
+        ("text", "faulty returned the reward 'good'"),
+        ("sleep", "took longer than 0.5 s"),
+    ],
+)
+def test_a_fault_ends_only_its_episode(kind, fault, said):
+    envs = VectorEnv(kind())
+    envs.reset(range(6))
+    texts = ["fine", fault, "fine", fault, "fine", "fine"]
+    steps = []
+    states, actions = envs.states, [Action(text, episode=number) for number, text in enumerate(texts)]
+    steps += envs.step(actions)
+    while len(steps) < len(states):
+        steps += envs.step([])
+    steps.sort(key=lambda step: step.state.episode)
+    assert [step.reward for step in steps] == [1, 0, 1, 0, 1, 1]
+    assert all(step.done for step in steps)
+    failed = [step for step in steps if "error" in step.info]
+    assert [step.state.episode for step in failed] == [1, 3]
+    assert all(step.truncated and said in step.info["error"] for step in failed)
+    assert envs.states == []
+
+
+@pytest.mark.parametrize("fault", ["loop", "regex"])
+def test_what_computes_without_end_is_interrupted(fault):
+    envs = VectorEnv(Faulty())
+    envs.reset([0])
+    (step,) = envs.step([Action(fault, episode=0)])
+    assert "took longer" in step.info["error"]
+
+
+def test_a_time_limit_interrupts_code_that_catches_everything_and_leaves_nothing_behind():
+    started = time.monotonic()
+    with pytest.raises(TimeLimitError):
+        _sleeps_whatever_happens()
+    with time_limit(0.1):
+        pass
+    time.sleep(0.2)
+    assert time.monotonic() - started < 30
+    done = []
+    thread = threading.Thread(target=lambda: done.append(_limited_in_a_thread()))
+    thread.start()
+    thread.join()
+    assert done == ["unlimited"]
+
+
+def _sleeps_whatever_happens():
+    with time_limit(0.1):
+        try:
+            time.sleep(60)
+        except Exception:
+            time.sleep(60)
+
+
+def _limited_in_a_thread():
+    with time_limit(0.01):
+        time.sleep(0.05)
+        return "unlimited"
+
+
+def test_failed_episodes_count_as_wrong_and_are_counted_in_an_evaluation():
+    policy = ScriptedPolicy(lambda state: "raise" if state.problem.id == "p/1" else "fine")
+    found = evaluate(policy, Faulty(), range(4))
+    assert found.failed == 1
+    assert found.metrics()["eval/failed"] == 1
+    assert found.rewards == (1, 0, 1, 1)
+    with pytest.raises(UserError, match=r"4 of 4 episodes failed, the first one \(p/0\) with: ZeroDivisionError"):
+        evaluate(ScriptedPolicy(lambda state: "raise"), Faulty(), range(4))
+
+
+def sometimes(problem, text):
+    """A reward that raises for a third of the problems, and depends on the text."""
+    if int(problem.answer) % 3 == 0:
+        raise RuntimeError("no connection")
+    return len(set(text))
+
+
+def always(problem, text):
+    raise RuntimeError("no connection")
+
+
+def test_a_run_goes_on_without_them_and_says_how_many(model_folder, tmp_path, capsys):
+    out = tmp_path / "run"
+    (tmp_path / "numbers.jsonl").write_text(
+        "".join(json.dumps({"question": f"{n}?", "answer": str(n)}) + "\n" for n in range(12))
+    )
+    flags = [
+        "--model",
+        str(model_folder),
+        "--env",
+        str(tmp_path / "numbers.jsonl"),
+        "--shots",
+        "0",
+        "--max_tokens",
+        "6",
+    ]
+    flags += ["--problems_per_iteration", "12", "--group_size", "2", "--eval_problems", "0"]
+    main(["train", "rloo", *flags, "--reward", f"{__name__}:sometimes", "--iterations", "2", "--out", str(out)])
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [row["failed_episodes"] for row in rows] == [8, 8]
+    assert "8 of 24 episodes failed, the first one" in " ".join(capsys.readouterr().err.split())
+    saved = list(Buffer.load(out / "episodes.jsonl").episodes)
+    assert len(saved) == 48
+    assert sum(episode.error == "RuntimeError: no connection" for episode in saved) == 16
+    with pytest.raises(SystemExit):
+        main(["train", "rloo", *flags, "--reward", f"{__name__}:always", "--out", str(tmp_path / "other")])
+    assert "24 of 24 episodes failed" in " ".join(capsys.readouterr().err.split())
+
+
+def test_an_environment_of_ones_own_may_take_longer():
+    class Slow(lmgym.Env):
+        max_step_seconds = 5.0
+
+        def respond(self, state, text, finish):
+            time.sleep(0.6)
+            return lmgym.Response(reward=1, terminated=True)
+
+    envs = VectorEnv(Slow(PROBLEMS))
+    envs.reset([0])
+    assert envs.step([Action("x", episode=0)])[0].reward == 1
