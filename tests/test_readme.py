@@ -70,7 +70,8 @@ class Small(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
-        if ast.unparse(node.func).endswith("Config"):
+        name = ast.unparse(node.func)
+        if name.endswith("Config") and not name.startswith("trl."):
             own = [keyword for keyword in node.keywords if keyword.arg not in SMALL]
             node.keywords = own + [ast.keyword(name, ast.Constant(value)) for name, value in SMALL.items()]
         return ast.fix_missing_locations(node)

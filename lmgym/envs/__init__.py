@@ -1,5 +1,6 @@
 """Environments: tasks whose observations and actions are text."""
 
+from lmgym.envs.aime import AIME
 from lmgym.envs.arithmetic import ArithmeticEnv, ArithmeticProblems
 from lmgym.envs.dataset_file import DatasetFile, load_dataset_file
 from lmgym.envs.env import Env, Response, StateSpace, TextSpace
@@ -11,7 +12,9 @@ from lmgym.envs.games.number_race import NumberRace
 from lmgym.envs.games.twenty_questions import TwentyQuestions
 from lmgym.envs.games.word_guess import WordGuess
 from lmgym.envs.gsm8k import GSM8K
+from lmgym.envs.gsm_hard import GSMHard
 from lmgym.envs.math import MATH
+from lmgym.envs.math_500 import MATH500
 from lmgym.envs.math_env import MathEnv
 from lmgym.envs.procedural import SPLITS
 from lmgym.envs.registry import (
@@ -27,11 +30,14 @@ from lmgym.envs.registry import (
 from lmgym.envs.svamp import SVAMP
 from lmgym.envs.word_problems.problems import WordProblems, WordProblemsEnv
 
+register("aime", AIME, "lmgym/AIME-v0", splits=("test",))
 register("arithmetic", ArithmeticEnv, "lmgym/Arithmetic-v0", splits=SPLITS)
 register("countdown", Countdown, "lmgym/Countdown-v0", splits=SPLITS)
+register("gsm-hard", GSMHard, "lmgym/GSMHard-v0", splits=("test",))
 register("gsm8k", GSM8K, "lmgym/GSM8K-v0", splits=SPLITS)
 register("guess-number", GuessNumber, "lmgym/GuessNumber-v0", splits=SPLITS)
 register("math", MATH, "lmgym/MATH-v0", splits=SPLITS)
+register("math-500", MATH500, "lmgym/MATH500-v0", splits=("test",))
 register("maze", Maze, "lmgym/Maze-v0", splits=SPLITS)
 register("number-race", NumberRace, "lmgym/NumberRace-v0", splits=SPLITS)
 register("svamp", SVAMP, "lmgym/SVAMP-v0", splits=("test",))
@@ -43,14 +49,17 @@ register_family("gymnasium", "lmgym.envs.adapters.gymnasium_env:GymnasiumEnv", o
 register_family("reasoning-gym", "lmgym.envs.adapters.reasoning_gym:ReasoningGym", option="task")
 
 __all__ = [
+    "AIME",
     "GSM8K",
     "MATH",
+    "MATH500",
     "SVAMP",
     "ArithmeticEnv",
     "ArithmeticProblems",
     "Countdown",
     "DatasetFile",
     "Env",
+    "GSMHard",
     "Game",
     "GuessNumber",
     "MathEnv",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,11 +116,31 @@ def read_rows(path: Path) -> Iterator[tuple[str, Any]]:
             yield f"line {number}", _parse(line, path, f"line {number}")
 
 
-def problem_from_row(row: Any, default_id: str, is_graded: bool = True) -> tuple[Problem, AnswerForm]:
-    """Makes a problem of a row in any of the usual dataset formats; the other fields go into `info`."""
+def read_problems(path: str | Path, problem_of: Callable[[dict[str, Any], int], Problem]) -> tuple[Problem, ...]:
+    """Makes a problem of each row and its index; a row that is none is an error that names the file and the line."""
+    path = Path(path)
+    problems: list[Problem] = []
+    for where, row in read_rows(path):
+        try:
+            problems.append(problem_of(checked_row(row), len(problems)))
+        except UserError as error:
+            raise UserError(f"{path}, {where}: {error}") from None
+    if not problems:
+        raise UserError(f"{path} holds no problems: a row is a JSON object with a question and an answer.")
+    return tuple(problems)
+
+
+def checked_row(row: Any) -> dict[str, Any]:
+    """The row, if it is a JSON object."""
     if not isinstance(row, dict):
         raise UserError(f"a row is a JSON object, but this one is {type(row).__name__}.")
-    prompt = _text(row, QUESTION_KEYS)
+    return row
+
+
+def problem_from_row(row: Any, default_id: str, is_graded: bool = True) -> tuple[Problem, AnswerForm]:
+    """Makes a problem of a row in any of the usual dataset formats; the other fields go into `info`."""
+    row = checked_row(row)
+    prompt = text_of(row, QUESTION_KEYS)
     solution, answer, form = _solution_and_answer(row) if is_graded else _answer_or_text(row)
     texts = {key for key in (*QUESTION_KEYS, *ANSWER_KEYS) if isinstance(row.get(key), str)}
     info = {key: value for key, value in row.items() if key != "id" and key not in texts}
@@ -137,7 +157,7 @@ def _answer_or_text(row: dict[str, Any]) -> tuple[str, str, AnswerForm]:
 
 
 def _solution_and_answer(row: dict[str, Any]) -> tuple[str, str, AnswerForm]:
-    text = _text(row, ANSWER_KEYS)
+    text = text_of(row, ANSWER_KEYS)
     worked, mark, after = text.rpartition(MARK)
     if mark:
         return _with_final_line(worked.rstrip(), after.strip())
@@ -151,7 +171,7 @@ def _solution_and_answer(row: dict[str, Any]) -> tuple[str, str, AnswerForm]:
     if stated is not None:
         return text.strip(), stated, TextAnswer()
     has_both = "solution" in row and ("answer" in row or "target" in row)
-    answer = _text(row, ANSWER_KEYS[1:]) if has_both else text
+    answer = text_of(row, ANSWER_KEYS[1:]) if has_both else text
     if has_both or "solution" not in row or parse_number(answer) is not None:
         return _with_final_line(text.strip() if has_both else "", answer.strip())
     raise UserError(_NO_ANSWER)
@@ -173,15 +193,18 @@ def keep_last_box(solution: str) -> str:
     return earlier + solution[start:]
 
 
-def _text(row: dict[str, Any], keys: tuple[str, ...]) -> str:
+def text_of(row: dict[str, Any], keys: tuple[str, ...]) -> str:
+    """The text in the first of these fields that the row has, or the number in its answer."""
     for key in keys:
         value = row.get(key)
         if isinstance(value, str) and value.strip():
             return value
-        if key in ("answer", "target") and _is_number(value):
+        may_be_number = key in ("answer", "target")
+        if may_be_number and _is_number(value):
             return str(value)
         if key in row:
-            raise UserError(f'"{key}" is not a text, or is empty.')
+            fault = "is neither a number nor a text" if may_be_number else "is not a text"
+            raise UserError(f'"{key}" {fault}, or is empty.')
     expected = " or ".join(f'"{key}"' for key in keys)
     raise UserError(f"the row has no {expected}; it has {', '.join(map(repr, row)) or 'nothing'}.")
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from lmgym.envs.dataset_file import problem_from_row, read_rows
+from lmgym.envs.dataset_file import problem_from_row, read_problems
 from lmgym.envs.held_out import hold_out_validation as held_out
 from lmgym.envs.math_env import MathEnv
 from lmgym.errors import UserError
@@ -37,8 +37,7 @@ class MATH(MathEnv):
         step_reward: StepReward | None = None,
     ) -> None:
         problems: Sequence[Problem] = _load(split, None if path is None else str(path), hold_out_validation)
-        problems = _with_subjects(problems, (subjects,) if isinstance(subjects, str) else tuple(subjects))
-        problems = _with_levels(problems, (levels,) if isinstance(levels, int) else tuple(levels))
+        problems = choose(problems, subjects, levels)
         super().__init__(problems, BoxedAnswer(), stepwise, max_steps, reward, step_reward)
 
 
@@ -49,22 +48,21 @@ def _load(split: str, path: str | None, hold_out_validation: bool = False) -> tu
     if split == "validation" or (split == "train" and hold_out_validation):
         training, validation = held_out(_load("train", path))
         return tuple(validation if split == "validation" else training)
-    file = Path(path) if path else dataset_file("math", split)
-    problems: list[Problem] = []
-    for where, row in read_rows(file):
-        try:
-            problem, form = problem_from_row(_repaired(row), f"math/{split}/{len(problems)}")
-        except UserError as error:
-            raise UserError(f"{file}, {where}: {error}") from None
-        if not isinstance(form, BoxedAnswer):
-            raise UserError(rf"{file}, {where}: the solution has no \boxed{{}} answer.")
-        problems.append(replace(problem, info=_subject_and_level(row)))
-    return tuple(problems)
+    file = path or dataset_file("math", split)
+    return read_problems(file, lambda row, index: boxed_problem(row, f"math/{split}/{index}"))
 
 
-def _repaired(row: Any) -> Any:
+def boxed_problem(row: dict[str, Any], default_id: str) -> Problem:
+    """A row of MATH as a problem, with its subject and its level."""
+    problem, form = problem_from_row(_repaired(row), default_id)
+    if not isinstance(form, BoxedAnswer):
+        raise UserError(r"the solution has no \boxed{} answer.")
+    return replace(problem, info=_subject_and_level(row))
+
+
+def _repaired(row: dict[str, Any]) -> dict[str, Any]:
     """Fills the empty box of the two training rows that have one; the answer of both is 0."""
-    if isinstance(row, dict) and isinstance(row.get("solution"), str):
+    if isinstance(row.get("solution"), str):
         return {**row, "solution": row["solution"].replace("\\boxed{}", "\\boxed{0}")}
     return row
 
@@ -72,6 +70,14 @@ def _repaired(row: Any) -> Any:
 def _subject_and_level(row: dict[str, Any]) -> dict[str, Any]:
     level = str(row.get("level", "")).removeprefix("Level ")
     return {"subject": row.get("type", row.get("subject")), "level": int(level) if level.isdigit() else None}
+
+
+def choose(
+    problems: Sequence[Problem], subjects: str | Sequence[str], levels: int | Sequence[int]
+) -> Sequence[Problem]:
+    """The problems of these subjects and levels; of all if none are given."""
+    problems = _with_subjects(problems, (subjects,) if isinstance(subjects, str) else tuple(subjects))
+    return _with_levels(problems, (levels,) if isinstance(levels, int) else tuple(levels))
 
 
 def _with_subjects(problems: Sequence[Problem], subjects: tuple[str, ...]) -> Sequence[Problem]:

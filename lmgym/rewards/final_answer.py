@@ -53,6 +53,8 @@ class NumberAnswer:
     """Answers that are one number; the first line `The answer is: N` counts, also after a word such as `So`."""
 
     instruction: str = 'End with a line that says "The answer is: " and the number.'
+    tolerance: Fraction = Fraction(0)
+    """How far a given number may be from the correct one; a share of it if that is below 1, so that 0 is not 2e-06."""
 
     def show(self, answer: str) -> str:
         return f"The answer is: {answer}"
@@ -67,8 +69,10 @@ class NumberAnswer:
         return numbers[-1] if numbers else None
 
     def compare(self, answer: str, given: str) -> Comparison:
-        right = parse_number(answer)
-        return Comparison(right is not None and right == parse_number(given), "number")
+        right, number = parse_number(answer), parse_number(given)
+        if right is None or number is None:
+            return Comparison(False, "number")
+        return Comparison(abs(number - right) <= self.tolerance * min(abs(right), Fraction(1)), "number")
 
 
 @dataclass(frozen=True)

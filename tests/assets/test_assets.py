@@ -24,7 +24,7 @@ from lmgym.assets.catalogue import KNOWN_DATASETS, KNOWN_MODELS, cache_dir, data
 from lmgym.errors import UserError
 
 ROWS = {("gsm8k", "train"): 7473, ("gsm8k", "test"): 1319, ("math", "train"): 7500, ("math", "test"): 5000}
-ROWS |= {("svamp", "test"): 1000}
+ROWS |= {("svamp", "test"): 1000, ("gsm-hard", "test"): 1319, ("math-500", "test"): 500}
 
 
 @pytest.fixture
@@ -214,9 +214,8 @@ def test_hub_rows_are_written_as_the_wheels_and_checked_by_content(tmp_path, mon
 
 
 def test_unknown_dataset_and_split_name_what_there_is():
-    with pytest.raises(
-        UserError, match=r"no dataset is named 'gsm8'; known names: gsm8k, math, svamp \(did you mean gsm8k\?\)"
-    ):
+    known = "gsm8k, math, gsm-hard, math-500, svamp"
+    with pytest.raises(UserError, match=rf"no dataset is named 'gsm8'; known names: {known} \(did you mean gsm8k\?\)"):
         dataset_file("gsm8", "train")
     with pytest.raises(UserError, match=r"gsm8k has no split named 'validation'; its splits are train, test"):
         dataset_file("gsm8k", "validation")

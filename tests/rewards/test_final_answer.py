@@ -87,9 +87,25 @@ def test_numbers_are_read_exactly(number):
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_any_float_of_a_json_file_is_read_back(number):
     read = parse_number(repr(number))
-    assert read is not None
+    assert read == Fraction(repr(number))
     assert float(read) == number
     assert grade(NUMBER, repr(number), NUMBER.show(repr(number))).correct
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.floats(allow_nan=False, allow_infinity=False))
+def test_a_float_is_another_answer_than_any_other_float(number, other):
+    found = grade(NUMBER, repr(number), NUMBER.show(repr(other)))
+    assert found.correct == found.lenient == (number == other)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.floats(-2e-3, 2e-3))
+def test_a_tolerance_is_absolute_from_1_on_and_relative_below(number, difference):
+    form, right = NumberAnswer(tolerance=Fraction(1, 1000)), Fraction(repr(number))
+    scale = min(abs(right), Fraction(1))
+    text = repr(float(right + Fraction(repr(difference)) * scale))
+    is_near = abs(Fraction(text) - right) * 1000 <= scale
+    assert form.compare(repr(number), text).is_right == is_near
+    assert not form.compare("2e-06", "0").is_right
 
 
 @pytest.mark.parametrize("text", ["1,2,3,4", "12,34", "1234,567", ",123", "1,,234", "1e", "e5", "1e1000", "nan", "inf"])
