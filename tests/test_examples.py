@@ -109,6 +109,23 @@ def test_a_new_environment(tmp_path, model_folder):
     run("a_new_environment.py", "--model", str(model_folder), "--iterations", "1", cwd=tmp_path)
 
 
+def test_a_task_for_a_tool(tmp_path, model_folder):
+    arguments = ("--model", str(model_folder), "--iterations", "1", "--problems", "2")
+    run("a_task_for_a_tool.py", *arguments, cwd=tmp_path)
+
+
+def test_the_solution_of_a_task_for_a_tool_is_a_call_that_gives_the_answer():
+    from examples.a_task_for_a_tool import Products
+    from lmgym.envs.wrappers.tool_env import ToolEnv, load_tools
+    from lmgym.types import Action
+
+    env = ToolEnv(Products("test"), load_tools("python"))
+    state, _ = env.reset(options={"index": 0})
+    state, *_ = env.step(Action(state.problem.solution, finish="eos"))
+    assert state.reply == state.problem.answer
+    assert env.step(Action(f"The answer is: {state.reply}", finish="eos"))[1] == 1
+
+
 def test_step_wise_rewards(tmp_path, model_folder):
     arguments = ("--model", str(model_folder), "--iterations", "1", "--problems_per_iteration", "2")
     run("step_wise_rewards.py", *arguments, cwd=tmp_path)

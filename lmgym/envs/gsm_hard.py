@@ -16,7 +16,7 @@ from lmgym.rewards.steps import StepReward
 from lmgym.types import Problem
 
 TOLERANCE = Fraction(1, 1000)
-"""That of the paper's evaluation: the answers are results of float arithmetic, such as 3244047.0999999996."""
+"""The answers are results of float arithmetic, such as 3244047.0999999996."""
 
 
 class GSMHard(MathEnv):
