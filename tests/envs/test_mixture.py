@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -55,15 +56,16 @@ def test_members_grade_their_own_episodes_and_the_info_names_them():
 
 
 def test_what_members_have_in_common_is_said_once():
-    env = lmgym.make("arithmetic + word-problems")
-    assert env.instruction == lmgym.make("arithmetic").instruction
+    env: Any = lmgym.make("arithmetic + word-problems")
+    members: list[Any] = [lmgym.make(name) for name in ("arithmetic", "word-problems")]
+    assert env.instruction == members[0].instruction
     assert env.instruction not in env.reset(options={"index": 0})[0].messages[0]["content"]
-    assert env.max_steps == max(lmgym.make(name).max_steps for name in ("arithmetic", "word-problems"))
+    assert env.max_steps == max(member.max_steps for member in members)
     assert not hasattr(lmgym.make("arithmetic + guess-number"), "instruction")
 
 
 def test_splits_and_options_reach_the_members():
-    env = lmgym.make("arithmetic + 3*guess-number(largest=4)", "test", max_steps=7)
+    env: Any = lmgym.make("arithmetic + 3*guess-number(largest=4)", "test", max_steps=7)
     assert env.members["arithmetic"].max_steps == 7
     assert env.members["guess-number"].problems.largest == 4
     assert {each.problems.split for each in env.members.values()} == {"test"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -18,16 +19,15 @@ from lmgym.types import Action, Episode, State, Step
 
 def classifier(kind, labels: int, pad: int | None):
     torch.manual_seed(0)
+    shape: dict[str, Any] = {"num_labels": labels, "pad_token_id": pad, "eos_token_id": 2}
     config = LlamaConfig(
         vocab_size=104,
         hidden_size=32,
         intermediate_size=64,
         num_hidden_layers=2,
         num_attention_heads=4,
-        num_labels=labels,
-        pad_token_id=pad,
-        eos_token_id=2,
         initializer_range=0.3,
+        **shape,
     )
     return kind(config)
 
@@ -56,7 +56,8 @@ def test_an_episode_gets_what_the_classifier_says_of_it_alone(labels, pad):
     network, tokenizer = classifier(LlamaForSequenceClassification, labels, pad), tiny_tokenizer()
     judged = RewardModel(network, tokenizer, weight=0.5).judged(EPISODES)
     for given, scored in zip(EPISODES, judged, strict=True):
-        text = tokenizer.apply_chat_template(list(given.steps[-1].next_state.messages), tokenize=False)
+        messages: Any = list(given.steps[-1].next_state.messages)
+        text = tokenizer.apply_chat_template(messages, tokenize=False)
         ids = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
         with torch.no_grad():
             logits = network(ids).logits[0]

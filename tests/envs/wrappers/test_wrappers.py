@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from gymnasium.utils.env_checker import check_env
@@ -113,14 +114,14 @@ def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path):
 
 def test_every_environment_takes_the_options_of_wrappers(tmp_path):
     options = {"turn_limit": 2, "few_shot": 1, "tools": "calculator", "record": str(tmp_path / "played.jsonl")}
-    env = lmgym.make("arithmetic", "test", **options)
+    env: Any = lmgym.make("arithmetic", "test", **options)
     assert env.made_from.options == options
     kinds = [type(each).__name__ for each in (env, env.env, env.env.env, env.env.env.env, env.env.env.env.env)]
     assert kinds == ["Recording", "FewShotPrompt", "TurnLimit", "ToolEnv", "ArithmeticEnv"]
-    assert env.answer_form == lmgym.make("arithmetic").answer_form
+    training: Any = lmgym.make("arithmetic", "train")
+    assert env.answer_form == training.answer_form
     assert env.tool_schemas[0]["function"]["name"] == "calculator"
     shown = env.env.examples[0]
-    training = lmgym.make("arithmetic", "train")
     assert training.problems.split_key(shown) != training.problems.split_key(env.problems[0])
     with pytest.raises(UserError, match="no option"):
         lmgym.make("arithmetic", turnlimit=3)
