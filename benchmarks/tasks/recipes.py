@@ -44,7 +44,7 @@ RECIPES = (
         "reasoning-gym/chain_sum with two terms of up to two digits",
         "rloo",
         COMMON + "--env reasoning-gym/chain_sum --env_options min_terms 2 max_terms 2 max_digits 2 --max_tokens 24 "
-        "--iterations 12 --problems_per_iteration 16 --group_size 8",
+        "--iterations 8 --problems_per_iteration 16 --group_size 8",
     ),
     _recipe(
         "game",
@@ -57,7 +57,7 @@ RECIPES = (
         "mixture",
         "word problems and the game in one run",
         "rloo",
-        COMMON + "--policy chat --shots 0 --max_tokens 48 --iterations 12 --problems_per_iteration 24 --group_size 8",
+        COMMON + "--policy chat --shots 0 --max_tokens 48 --iterations 8 --problems_per_iteration 24 --group_size 8",
         env="word-problems(stepwise=False) + guess-number(largest=8, max_turns=4)",
     ),
 )

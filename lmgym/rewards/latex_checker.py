@@ -15,7 +15,7 @@ from lmgym.rewards.comparison import Comparison
 from lmgym.rewards.latex import compare_exactly
 from lmgym.rewards.worker_pool import OverrunError, WorkerPool
 
-SECONDS = 0.9
+SECONDS = 0.8
 """Limit of the symbolic comparison; an answer that needs longer is wrong."""
 
 MAX_CHARACTERS = 300

@@ -94,7 +94,7 @@ class Worker:
 class WorkerPool:
     """Some workers of one kind: a question waits for a free one, and a killed one starts again while others answer."""
 
-    def __init__(self, module: str, size: int = 2, seconds: float = 1.0) -> None:
+    def __init__(self, module: str, size: int = 3, seconds: float = 1.0) -> None:
         """`module` is run by `python -m`: it prints a line when it is ready, then one for each line that it reads."""
         self.seconds = seconds
         self._free = deque(Worker(module) for _ in range(size))
