@@ -94,16 +94,26 @@ def make(name: str, split: str = "train", **options: Any) -> Env:
     that the module registers. A file has no splits; a user's class gets the split if its `__init__` takes one. Every
     environment takes the options of wrappers (see lmgym/envs/wrappers), and a sum of names is a mixture.
     """
-    given = dict(options)
+    own, of_wrappers = _divided(name, options)
+    env, name, split = _made(name, split, own)
+    env = wrapped(env, of_wrappers, training=lambda: _made(name, "train", own)[0])
+    env.made_from = MadeFrom(name, split, options)
+    return env
+
+
+def _divided(name: str, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of the environment itself, and those of wrappers around it."""
+    taken = {} if is_mixture(name) else _resolve(name)[0].options
+    own = {option: options[option] for option in options if option not in WRAPPER_OPTIONS or option in taken}
+    return own, {option: options[option] for option in options if option not in own}
+
+
+def _made(name: str, split: str, options: dict[str, Any]) -> tuple[Env, str, str]:
+    """The environment without wrappers, its name, and its split, which the name may carry."""
     if is_mixture(name):
-        env = wrapped(_mixture(name, split, options), options, lambda: _mixture(name, "train", options))
-        env.made_from = MadeFrom(name, split, given)
-        return env
+        return _mixture(name, split, options), name, split
     registration, named_split = _resolve(name)
-    own = {option: value for option, value in options.items() if option not in WRAPPER_OPTIONS}
-    own |= {option: options[option] for option in options if option in registration.options}
-    wrappers = {option: value for option, value in options.items() if option not in own}
-    options, name, split = own, registration.name, named_split or split
+    name, split = registration.name, named_split or split
     family, _, member = name.partition("/")
     if family in _families:
         options = {_families[family][1]: member, **options}
@@ -122,9 +132,7 @@ def make(name: str, split: str = "train", **options: Any) -> Env:
         )
     if "split" in inspect.signature(registration.factory).parameters:
         options = {"split": split, **options}
-    env = wrapped(registration.factory(**options), wrappers, lambda: make(name, "train", **own))
-    env.made_from = MadeFrom(name, split, given)
-    return env
+    return registration.factory(**options), name, split
 
 
 def takes_option(name: str, option: str) -> bool:
@@ -139,17 +147,14 @@ def takes_option(name: str, option: str) -> bool:
 
 def _mixture(expression: str, split: str, options: dict[str, Any]) -> Env:
     """The mixture of a sum of names; an option goes to the environments that have it."""
-    own = {option: value for option, value in options.items() if option not in WRAPPER_OPTIONS}
-    lost = [option for option in own if not takes_option(expression, option)]
+    lost = [option for option in options if not takes_option(expression, option)]
     if lost:
         raise UserError(f'no environment of {expression} has an option "{lost[0]}".')
     members = parse_mixture(expression)
-    made = {
-        member.name: make(
-            member.name, split, **{name: own[name] for name in own if takes_option(member.name, name)}, **member.options
-        )
-        for member in members
-    }
+    made: dict[str, Env] = {}
+    for member in members:
+        shared = {option: options[option] for option in options if takes_option(member.name, option)}
+        made[member.name] = make(member.name, split, **{**shared, **member.options})
     return Mixture(made, [member.weight for member in members])
 
 
