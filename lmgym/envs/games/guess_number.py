@@ -35,7 +35,7 @@ class GuessNumber(Game):
 
 
 class SecretNumbers(ProceduralProblems):
-    """The secrets; the opening names other bounds, so that a split has openings of its own."""
+    """The secrets; a split has bounds that no other one has, and so its own openings."""
 
     def __init__(self, split: str, seed: int, largest: int) -> None:
         super().__init__("guess-number", split, seed)
@@ -51,10 +51,6 @@ class SecretNumbers(ProceduralProblems):
             prompt = f"I think of a number from {low} to {low + self.largest - 1}. Guess it."
             solution = _bisection(low, low + self.largest - 1, secret)
             yield Problem(problem_id, prompt, str(secret), solution, info={"low": low})
-
-    def split_key(self, problem: Problem) -> str:
-        """The bounds and the secret."""
-        return f"{problem.prompt} {problem.answer}"
 
 
 def first_number(move: str) -> int | None:
