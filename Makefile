@@ -54,7 +54,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.tested: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[plot,lora,reasoning-gym,textarena,verifiers,tensorboard,wandb,trackio,baselines,test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[plot,lora,reasoning-gym,textarena,verifiers,openenv,tensorboard,wandb,trackio,baselines,test]'
 	touch $@
 
 clean:

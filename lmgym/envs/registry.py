@@ -135,8 +135,11 @@ def _resolve(name: str) -> tuple[Registration, str]:
     bare, _, split = name.partition(":")
     if split and bare in _registrations:
         return _registrations[bare], split
-    family, _, member = bare.partition("/")
+    family, _, member = name.partition("/")
     if family in _families and member:
+        # A member may be an address, http://localhost:8000: only a word after the last colon is a split.
+        head, _, word = name.rpartition(":")
+        bare, split = (head, word) if word.isidentifier() else (name, "")
         return replace(_own_class(_families[family][0]), name=bare, splits=SPLITS), split
     if name not in _registrations and _is_file_name(name):
         from lmgym.envs.dataset_file import DatasetFile
