@@ -56,8 +56,10 @@ class Guessing(Environment):
 class Walking(Guessing):
     """Two fields in an action, two in an observation, and a reward for each step."""
 
-    def reset(self, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Observation:
-        return Board(cells=[0, 0], note="Reach 3.")
+    def reset(
+        self, seed: int | None = None, episode_id: str | None = None, largest: int = 3, **options: Any
+    ) -> Observation:
+        return Board(cells=[0, 0], note=f"Reach {largest}.")
 
     def step(self, action: Any, timeout_s: float | None = None, **options: Any) -> Observation:
         return Board(cells=[action.row, action.column], reward=action.row / 2, done=action.row == 3)

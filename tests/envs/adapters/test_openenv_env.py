@@ -130,6 +130,7 @@ def test_options_go_to_reset_and_the_address_may_be_an_option_and_the_name_may_h
 
 def test_an_action_of_one_number_is_the_last_line(servers):
     env = lmgym.make(f"openenv/{servers.url('number')}")
+    assert isinstance(env, OpenEnv)
     assert env.instruction == 'The last line of your message is your action: "number" (integer).'
     env.reset(options={"index": 0})
     assert halved(env, lambda guess: f"Let me try:\n{guess}")[1] == 1

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import sys
 import time
 from pathlib import Path
 
 import pytest
-import verifiers.v1 as vf
+from verifiers_rollout import HARNESS, own_trace
 
 import lmgym
 from lmgym import UserError
@@ -125,7 +124,8 @@ class Odd(vf.Taskset[Plain, Config]):
 @pytest.fixture(autouse=True)
 def modules(tmp_path, monkeypatch):
     """The tasksets as modules of the current directory."""
-    for name, code in (("reverse_words", BLOCKS[0]), ("guessing_game", GUESSING), ("odd_tasks", ODD)):
+    codes = {"reverse_words": BLOCKS[0], "guessing_game": GUESSING, "odd_tasks": ODD, "posting_chat": HARNESS}
+    for name, code in codes.items():
         (tmp_path / f"{name}.py").write_text(code)
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.syspath_prepend(tmp_path)
@@ -140,20 +140,30 @@ def test_the_example_of_the_page_runs():
     assert names["info"] == {"correct": True, "rewards": {"exact": 1, "short": 1}, "metrics": {}, "final": True}
 
 
-@pytest.mark.parametrize("right", [True, False])
-def test_rewards_are_those_that_verifiers_gives_the_same_conversation(right):
-    env = lmgym.make("verifiers/reverse-words")
-    state, _ = env.reset(options={"index": 1})
-    reply = state.problem.answer if right else "A long answer that is not right."
-    reward = env.step(Action(reply, finish="eos"))[1]
-    (task,) = [task for task in vf.load_taskset(vf.taskset_config_type("reverse-words")(id="reverse-words"))
-               if task.data.answer == state.problem.answer]  # fmt: skip
-    nodes = [{"message": vf.UserMessage(content=task.data.prompt)},
-             {"message": vf.AssistantMessage(content=reply), "parent": 0, "sampled": True}]  # fmt: skip
-    info = {"type": "WordTask", "data": task.data}
-    trace = vf.Trace(task=vf.TraceTask(**info), agent=vf.AgentInfo(config=vf.AgentConfig()), nodes=nodes)
-    asyncio.run(task.score(trace))
-    assert reward == trace.reward == pytest.approx(1.1 if right else 0)
+@pytest.mark.parametrize(
+    ("taskset", "role", "index", "replies"),
+    [
+        ("reverse-words", "agent", 1, ["a long answer that is not right"]),
+        ("reverse-words", "agent", 0, ["RIGHT"]),
+        ("guessing-game", "player", 2, ["-1", "Maybe 5?", "RIGHT"]),
+    ],
+)
+def test_the_trace_equals_that_of_a_rollout_of_verifiers_itself(taskset, role, index, replies):
+    env = lmgym.make(f"verifiers/{taskset}", max_tasks=50)
+    assert isinstance(env, VerifiersEnv)
+    env.reset(options={"index": index})
+    task = env.tasks[index]
+    right = task.data.answer if taskset == "reverse-words" else str(task.data.number)
+    said = [reply.replace("RIGHT", right) for reply in replies]
+    for reply in said:
+        _, reward, terminated, _, info = env.step(Action(reply, finish="eos"))
+    assert terminated
+    assert env.exchange is not None
+    ours, own = env.exchange.trace(), own_trace(taskset, role, task.key, said)
+    assert [message.model_dump() for message in ours.messages] == [message.model_dump() for message in own.messages]
+    assert (ours.rewards, ours.metrics, ours.stop_condition) == (own.rewards, own.metrics, own.stop_condition)
+    assert reward == own.reward
+    assert info["rewards"] == {name: part.score for name, part in own.rewards.items()}
 
 
 def test_splits_have_other_tasks():
