@@ -74,7 +74,7 @@ class GymnasiumEnv(Env):
         """Starts the environment with the seed of the problem."""
         self.inner = self._make()
         observation, _ = self.inner.reset(seed=problem.info["seed"])
-        return f"{problem.prompt}\n{self._shown(observation)}"
+        return f"{self.gym_id}:\n{self._shown(observation)}"
 
     def respond(self, state: State, text: str, finish: Finish) -> Response:
         """Takes the action that the last line names."""
