@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
 import os
 import threading
 
@@ -18,6 +20,7 @@ def background_loop() -> asyncio.AbstractEventLoop:
         if loop is None:
             loop = _loops[os.getpid()] = asyncio.new_event_loop()
             threading.Thread(target=loop.run_forever, name="lmgym-event-loop", daemon=True).start()
+            atexit.register(_cancel_all, loop)
         return loop
 
 
@@ -30,3 +33,17 @@ def abandon(loop: asyncio.AbstractEventLoop) -> None:
         if _loops.get(os.getpid()) is loop:
             del _loops[os.getpid()]
     loop.call_soon_threadsafe(loop.call_later, 1.0, loop.stop)
+
+
+def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancels what still waits in a loop when the process ends, which asyncio would warn of."""
+
+    async def cancel() -> None:
+        waiting = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    if loop.is_running():
+        with contextlib.suppress(Exception):  # a loop that something blocks is left as it is
+            asyncio.run_coroutine_threadsafe(cancel(), loop).result(1.0)

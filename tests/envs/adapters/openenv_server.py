@@ -66,10 +66,10 @@ class Walking(Guessing):
 
 
 KINDS = {
-    "message": (Guessing, Message, Hint, 8),
+    "message": (Guessing, Message, Hint, 16),
     "one session": (Guessing, Message, Hint, 1),
-    "number": (Guessing, Number, Hint, 8),
-    "move": (Walking, Move, Board, 8),
+    "number": (Guessing, Number, Hint, 16),
+    "move": (Walking, Move, Board, 16),
 }
 
 
