@@ -54,7 +54,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.tested: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[plot,lora,reasoning-gym,tensorboard,wandb,trackio,baselines,lm-eval,test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[plot,lora,reasoning-gym,textarena,verifiers,openenv,tensorboard,wandb,trackio,baselines,lm-eval,test]'
 	touch $@
 
 clean:

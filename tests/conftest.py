@@ -94,6 +94,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 FIRST = (
     "test_clean_machine.py",  # waits for pip most of the time, while another worker computes
+    "test_openenv_env.py",
     "test_processes.py",
     "test_sharded_runs.py",
     "test_the_users_command.py",

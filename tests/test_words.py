@@ -21,9 +21,11 @@ PROSE = re.compile(rf"(?<![A-Za-z])({'|'.join(WORDS)})(?![A-Za-z])", re.IGNORECA
 NAMES = {"NOTHING", "WHOLE", "LOOKING_AHEAD", "NOBODY", "Reader", "Rival", "Peer", "rest", "watch", "taken", "describe"}
 NAMES |= {"more_states", "rows_to_hold", "normalisation", "trace", "gap", "room", "spend"}
 """Words of plain English that are forbidden as names only."""
+NAMES_OF_VERIFIERS = {"trace"}
+"""Those that are names in the API of verifiers, for its adapter and the tests of it."""
 
 FILES = [path for folder in ("lmgym", "tests", "examples", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 
 
 def relative(path: Path) -> str:
@@ -36,7 +38,8 @@ def test_no_old_word_remains(path):
     assert not [match.group() for match in PROSE.finditer(text)]
     if path.suffix == ".py":
         tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-        assert not NAMES & {token.string for token in tokens if token.type == tokenize.NAME}
+        names = NAMES - NAMES_OF_VERIFIERS if "verifiers" in path.name else NAMES
+        assert not names & {token.string for token in tokens if token.type == tokenize.NAME}
 
 
 def test_an_old_word_would_be_found():

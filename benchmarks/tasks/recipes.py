@@ -50,14 +50,15 @@ RECIPES = (
         "game",
         "guess a number from 1 to 8 in four turns",
         "rloo",
-        COMMON + "--env guess-number --env_options largest 8 max_turns 4 --policy chat --shots 0 --max_tokens 24 "
+        COMMON + "--env guess-number --env_options largest 8 max_turns 4 --policy chat --shots 0 --max_tokens 8 "
         "--iterations 12 --problems_per_iteration 16 --group_size 8",
+        system_prompt="text:You play a game. Reply with one number and nothing else.",
     ),
     _recipe(
         "mixture",
-        "word problems and the game in one run",
+        "word problems and reasoning-gym/chain_sum in one run",
         "rloo",
-        COMMON + "--policy chat --shots 0 --max_tokens 48 --iterations 8 --problems_per_iteration 24 --group_size 8",
-        env="word-problems(stepwise=False) + guess-number(largest=8, max_turns=4)",
+        COMMON + "--max_tokens 32 --iterations 8 --problems_per_iteration 24 --group_size 8",
+        env="word-problems + reasoning-gym/chain_sum(min_terms=2, max_terms=2, max_digits=2)",
     ),
 )

@@ -47,6 +47,9 @@ register("word-problems", WordProblemsEnv, "lmgym/WordProblems-v0", splits=SPLIT
 
 register_family("gymnasium", "lmgym.envs.adapters.gymnasium_env:GymnasiumEnv", option="gym_id")
 register_family("reasoning-gym", "lmgym.envs.adapters.reasoning_gym:ReasoningGym", option="task")
+register_family("openenv", "lmgym.envs.adapters.openenv_env:OpenEnv", option="url")
+register_family("textarena", "lmgym.envs.adapters.textarena_env:TextArenaEnv", option="game")
+register_family("verifiers", "lmgym.envs.adapters.verifiers_env:VerifiersEnv", option="taskset")
 
 __all__ = [
     "AIME",

@@ -103,8 +103,8 @@ def make(name: str, split: str = "train", **options: Any) -> Env:
 
 def _divided(name: str, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The options of the environment itself, and those of wrappers around it."""
-    taken = {} if is_mixture(name) else _resolve(name)[0].options
-    own = {option: options[option] for option in options if option not in WRAPPER_OPTIONS or option in taken}
+    own_options = {} if is_mixture(name) else _resolve(name)[0].options
+    own = {option: options[option] for option in options if option not in WRAPPER_OPTIONS or option in own_options}
     return own, {option: options[option] for option in options if option not in own}
 
 
@@ -164,8 +164,11 @@ def _resolve(name: str) -> tuple[Registration, str]:
     bare, _, split = name.partition(":")
     if split and bare in _registrations:
         return _registrations[bare], split
-    family, _, member = bare.partition("/")
+    family, _, member = name.partition("/")
     if family in _families and member:
+        # A member may be an address, http://localhost:8000: only a word after the last colon is a split.
+        head, _, word = name.rpartition(":")
+        bare, split = (head, word) if word.isidentifier() else (name, "")
         return replace(_own_class(_families[family][0]), name=bare, splits=SPLITS), split
     if name not in _registrations and _is_file_name(name):
         from lmgym.envs.dataset_file import DatasetFile

@@ -6,15 +6,15 @@ observation ── observation_text ──► text ──► policy ──► te
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 
+from lmgym.envs.adapters.seeds import Seeds
 from lmgym.envs.env import Env, Response
 from lmgym.envs.games.game import last_line
-from lmgym.envs.procedural import ProceduralProblems
 from lmgym.errors import UserError
 from lmgym.types import Finish, Problem, State
 
@@ -63,7 +63,7 @@ class GymnasiumEnv(Env):
             raise UserError(f"{gym_id} has {inner.action_space.n} actions, but {len(self.actions)} names were given.")
         inner.close()
         self.inner: gymnasium.Env[Any, Any] | None = None
-        super().__init__(Seeds(gym_id, split, seed))
+        super().__init__(Seeds(f"gymnasium/{gym_id}", split, seed))
 
     @property
     def instruction(self) -> str:
@@ -74,7 +74,7 @@ class GymnasiumEnv(Env):
         """Starts the environment with the seed of the problem."""
         self.inner = self._make()
         observation, _ = self.inner.reset(seed=problem.info["seed"])
-        return f"{problem.prompt}\n{self._shown(observation)}"
+        return f"{self.gym_id}:\n{self._shown(observation)}"
 
     def respond(self, state: State, text: str, finish: Finish) -> Response:
         """Takes the action that the last line names."""
@@ -109,23 +109,6 @@ class GymnasiumEnv(Env):
             return gymnasium.make(self.gym_id, render_mode="ansi" if "ansi" in modes else None, **self.options)
         except (gymnasium.error.Error, ImportError, TypeError) as error:
             raise UserError(f"gymnasium/{self.gym_id} cannot be made: {error}") from None
-
-
-class Seeds(ProceduralProblems):
-    """One seed of the environment per problem."""
-
-    def __init__(self, gym_id: str, split: str, seed: int) -> None:
-        super().__init__(f"gymnasium/{gym_id}", split, seed)
-
-    def draws(self, random_source: Any, problem_id: str) -> Iterator[Problem]:
-        """Any seed."""
-        while True:
-            seed = random_source.randrange(2**31)
-            yield Problem(problem_id, f"{self.name.partition('/')[2]}:", "", info={"seed": seed})
-
-    def split_key(self, problem: Problem) -> str:
-        """The seed."""
-        return str(problem.info["seed"])
 
 
 def _marked(rendered: str) -> str:

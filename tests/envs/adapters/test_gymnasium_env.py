@@ -8,6 +8,7 @@ import pytest
 import lmgym
 from lmgym import UserError
 from lmgym.envs.adapters.gymnasium_env import ACTION_NAMES, GymnasiumEnv
+from lmgym.evaluation.contamination import are_copies, fingerprint
 
 
 def test_frozen_lake_is_won_by_walking_round_the_holes():
@@ -58,6 +59,12 @@ def test_episodes_do_not_share_a_game():
     again = env.clone()
     again.reset(options={"index": 1})
     assert again.step("left")[0].reply == first
+
+
+def test_seeds_of_another_split_are_no_copies():
+    trained = [fingerprint(problem) for problem in lmgym.make("gymnasium/FrozenLake-v1").problems[:50]]
+    evaluated = lmgym.make("gymnasium/FrozenLake-v1", split="test").problems[:50]
+    assert not any(are_copies(evaluated, trained))
 
 
 def test_one_may_bring_a_renderer_and_names_of_ones_own():
