@@ -13,6 +13,7 @@ import numpy as np
 
 from lmgym.distributed.processes import processes
 from lmgym.errors import UserError
+from lmgym.rewards.reward import checked_reward
 from lmgym.types import Action, Episode, Problem, State, Step
 
 OLD_END_MARKER = "<|end|>"
@@ -70,8 +71,7 @@ class Buffer:
             changed.get((episode.iteration, episode.steps[0].state.episode), episode) for episode in self.episodes
         ]
         self.episodes = deque(stored)
-        if self.path is not None and self.writes_later:
-            append_episodes(self.path, episodes)
+        self._write_later(episode for episode in episodes if episode.error is None)
 
     def evict(self) -> None:
         """Removes the oldest groups until the capacity is met."""
@@ -93,11 +93,20 @@ class Buffer:
         self.extend(episode for episode in processes().gather(own) if episode.steps[0].state.episode not in known)
 
     def remove_failed(self, iteration: int) -> list[Episode]:
-        """Removes the episodes of one iteration in which an environment, a reward, a tool or a judge failed."""
+        """Removes the episodes of one iteration in which an environment, a reward, a tool or a judge failed.
+
+        They stay on disk.
+        """
         failed = [episode for episode in self.of_iteration(iteration) if episode.error is not None]
         removed = set(map(id, failed))
         self.episodes = deque(episode for episode in self.episodes if id(episode) not in removed)
+        self._write_later(failed)
         return failed
+
+    def _write_later(self, episodes: Iterable[Episode]) -> None:
+        """Writes episodes to disk that were not written when they ended."""
+        if self.path is not None and self.writes_later:
+            append_episodes(self.path, episodes)
 
     def drop_unfinished(self) -> None:
         """Discards episodes that were interrupted."""
@@ -126,10 +135,18 @@ class Buffer:
         return drawn
 
     def rescore(self, reward: Callable[[Problem, str], float]) -> None:
-        """Replaces the reward of every episode's last step by a function of the problem and the episode's text."""
+        """Replaces the reward of every episode's last step by a function of the problem and the episode's text.
+
+        An episode for which the function raises has its error.
+        """
         rescored = []
         for episode in self.episodes:
-            last = replace(episode.steps[-1], reward=float(reward(episode.problem, episode.text)))
+            last = episode.steps[-1]
+            try:
+                value = checked_reward(reward(episode.problem, episode.text), reward, episode.problem)
+                last = replace(last, reward=value)
+            except Exception as error:  # of any kind: rewards are code of others
+                last = replace(last, reward=0.0, info={**last.info, "error": f"{type(error).__name__}: {error}"})
             rescored.append(replace(episode, steps=(*episode.steps[:-1], last)))
         self.episodes = deque(rescored)
 

@@ -13,7 +13,7 @@ from benchmarks.recipe_table import share
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """Evaluations, minutes, the paired p-value and the commit's version of lmgym."""
+    """Evaluations, minutes, the paired p-value and the curves of training."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     outcome = json.loads((folder / "results.json").read_text())
     config = json.loads((folder / "config.json").read_text())

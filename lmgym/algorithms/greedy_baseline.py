@@ -13,13 +13,19 @@ from lmgym.evaluation.evaluation import play
 
 
 def greedy_returns(algorithm: RLAlgorithm, discount: float = 1.0) -> Tensor:
-    """[problems] discounted returns of the greedy episodes; their tokens count as generated."""
+    """[groups] discounted returns of greedy episodes of the groups that are learnt from; NaN for one that failed.
+
+    Their tokens count as generated.
+    """
     problems, seed = algorithm.next_problems(), algorithm.next_seed()
-    episodes = play(algorithm.policy, algorithm.envs.env, problems, temperature=0.0, seed=seed)
+    groups = sorted({episode.group for episode in algorithm.buffer.of_iteration(algorithm.iteration)})
+    indices = [problems[group] for group in groups]  # a group whose episodes all failed is not there
+    episodes = play(algorithm.policy, algorithm.envs.env, indices, temperature=0.0, seed=seed)
     algorithm.policy.release_cache()
     algorithm.state["tokens"] = algorithm.state.get("tokens", 0.0) + sum(episode.length for episode in episodes)
     rewards = [torch.tensor(episode.rewards) for episode in episodes]
-    return discounted_returns(torch.nn.utils.rnn.pad_sequence(rewards, batch_first=True), discount)[:, 0]
+    returns = discounted_returns(torch.nn.utils.rnn.pad_sequence(rewards, batch_first=True), discount)[:, 0]
+    return returns.masked_fill(torch.tensor([episode.error is not None for episode in episodes]), torch.nan)
 
 
 def check_greedy_baseline(config: RLConfig) -> None:

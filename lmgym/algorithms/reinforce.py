@@ -64,7 +64,8 @@ class Reinforce(RLAlgorithm):
     def advantages(self, batch: Batch) -> Tensor:
         """Each step's return minus the baseline, on each of its tokens."""
         config, returns = self.config, discounted_returns(batch.rewards, self.config.discount)
-        advantages = batch.at_tokens(returns - BASELINES[config.baseline](self, returns, batch))
+        # A greedy episode that failed has no return, and its group no advantage.
+        advantages = batch.at_tokens((returns - BASELINES[config.baseline](self, returns, batch)).nan_to_num())
         return config.norm.apply(advantages, batch, config.kl.to_go(batch, config.discount))
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:

@@ -39,7 +39,7 @@ class ReMax(RLAlgorithm):
     Config: ClassVar[type[RLConfig]] = ReMaxConfig
     config: ReMaxConfig
     greedy_returns: Tensor
-    """[problems] the return of a greedy episode of each problem of this iteration."""
+    """[groups] the return of a greedy episode of each group of this iteration."""
 
     def prepare(self, batch: Batch) -> Batch:
         """Samples the greedy episodes."""
@@ -47,8 +47,8 @@ class ReMax(RLAlgorithm):
         return batch
 
     def advantages(self, batch: Batch) -> Tensor:
-        """The return minus that of the greedy episode."""
-        return batch.at_every_token(batch.returns - self.greedy_returns[batch.group])
+        """The return minus that of the greedy episode; 0 if that one failed."""
+        return batch.at_every_token((batch.returns - self.greedy_returns[batch.group]).nan_to_num())
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         """The importance-weighted policy gradient and the KL penalty."""

@@ -122,6 +122,8 @@ class RLAlgorithm(ABC):
         episodes = config.problems_per_iteration * config.group_size * config.resample_rounds
         self.buffer = Buffer(max(BUFFER_CAPACITY, episodes), self.run.episodes_path)
         self.judge = judge
+        if judge is not None:
+            judge.check(config.group_size)
         self.buffer.writes_later = judge is not None
         self.replay = Replay(self.buffer, config.replay_episodes, config.seed)
         self.problem_order = ProblemOrder(
@@ -130,6 +132,8 @@ class RLAlgorithm(ABC):
         self.evaluator = Evaluator(policy, eval_env, config.eval_problems, config.evaluate_every, config.seed)
         self.trained_problems = TrainedProblems()
         self._had_signal = True
+        self._rounds = (-1, 0)
+        """An iteration, and how many rounds of problems it has sampled."""
         shared = self.evaluator.problems_shared_with(self.envs.env)
         self.trained_problems.fingerprints |= shared
         if shared:
@@ -250,6 +254,8 @@ class RLAlgorithm(ABC):
         process that has no share of the further problems waits here for the others.
         """
         config, states = self.config, list[State]()
+        if self._rounds[0] != self.iteration:
+            self._rounds = (self.iteration, 1)
         while not states:
             self.buffer.gather(self.iteration)
             self._leave_out_failed()
@@ -257,12 +263,13 @@ class RLAlgorithm(ABC):
             if config.resample_rounds == 1 or not config.problems_per_iteration:
                 break
             batch = Batch.from_episodes(self.buffer.of_iteration(self.iteration))
-            groups = len(batch.group.unique())
             informative = batch.group[informative_groups(self.advantages(batch), batch.group)].unique()
-            done = groups // config.problems_per_iteration
+            done = self._rounds[1]
             if done >= config.resample_rounds or len(informative) >= config.problems_per_iteration:
                 break
-            states = self.envs.reset(self.next_problems(done), config.group_size, self.next_seed(), groups)
+            self._rounds = (self.iteration, done + 1)
+            first_group = done * config.problems_per_iteration
+            states = self.envs.reset(self.next_problems(done), config.group_size, self.next_seed(), first_group)
         return states
 
     @final
@@ -309,7 +316,7 @@ class RLAlgorithm(ABC):
     @final
     def next_problems(self, resample_round: int = 0) -> Sequence[int]:
         """The problems of this iteration, by index; the environment is told which iteration it is."""
-        self.envs.env.begin_iteration(self.iteration)
+        self.envs.env.set_iteration(self.iteration)
         if self.config.curriculum:
             return self.problem_order.curriculum(self.iteration, self.buffer.episodes)
         if self.continued is None:

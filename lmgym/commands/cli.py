@@ -138,7 +138,7 @@ def _resume(folder: Path, named: str | None, arguments: list[str]) -> None:
     check_old_run(folder, raw, config_class().settings())
     if changes:
         messages.print(changes, markup=False, soft_wrap=True)
-    require_names(folder, saved, ("env", "eval_env", "policy", "shots"), arguments)
+    require_names(folder, saved, ("env", "eval_env", "policy", "shots", "judge", "judge_model"), arguments)
     before = settings_from(config_class, saved)
     after = _parse_train(config_class, _without("--resume", arguments), "lmgym train --resume RUN", before)
     resume(folder, name, saved, before, after)

@@ -17,6 +17,7 @@ from lmgym.buffer import Buffer, group_key
 from lmgym.commands.settings import TaskSettings
 from lmgym.console import results
 from lmgym.errors import UserError
+from lmgym.evaluation.grading import failures
 from lmgym.rewards.custom import load_reward
 from lmgym.rewards.weighted import WeightedReward
 from lmgym.types import Episode
@@ -53,8 +54,13 @@ def rescore(settings: RescoreSettings) -> Buffer:
         raise UserError(f"{path} has no episodes.")
     before = list(buffer.episodes)
     buffer.rescore(reward)
-    after = list(buffer.episodes)
-    _show(before, after)
+    failed = [episode for episode in buffer.episodes if episode.error is not None]
+    if failed:
+        results.print(failures(failed, len(before)), markup=False, soft_wrap=True)
+    if len(failed) == len(before):
+        raise UserError("no episode could be scored.")
+    kept = [(old, new) for old, new in zip(before, buffer.episodes, strict=True) if new.error is None]
+    _show([old for old, _ in kept], [new for _, new in kept])
     if settings.out:
         target = Path(settings.out)
         with writing_to(target.parent, "--out"):

@@ -15,6 +15,7 @@ from lmgym.console import messages, results
 from lmgym.envs.examples import few_shot_examples
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.errors import UserError
+from lmgym.evaluation.grading import failures
 
 
 @dataclass
@@ -62,6 +63,9 @@ def rollout(settings: RolloutSettings) -> Buffer:
         buffer.add(envs.step(policy.next_actions(states)), iteration=0)
     with writing_to(path.parent, "--out"):
         buffer.save(path)
+    failed = [episode for episode in buffer.episodes if episode.error is not None]
+    if failed:
+        messages.print(failures(failed, len(buffer)), markup=False, soft_wrap=True)
     means = outcome_metrics(list(buffer.episodes))
     results.print(", ".join(f"{name} {value:.3g}" for name, value in means.items()), markup=False, soft_wrap=True)
     results.print(f"{len(buffer.episodes)} episodes are in {path}", markup=False, soft_wrap=True)

@@ -25,12 +25,12 @@ class TaskSettings:
 
     env: str = "word-problems"
     """A name from `lmgym envs`, the path of a JSON or JSONL file of problems, or your own as my_module:MyEnv: a class
-    or a name that the module registers."""
+    or a name that the module registers; a sum is a mixture: "gsm8k + 0.5*guess-number(largest=8)"."""
     env_options: dict[str, str] = field(default_factory=dict)
     """Options of the environment as names and values: --env_options max_operations 3 difficulty 2"""
     reward: str = ""
     """Your own reward function as my_module:my_function(problem, text) -> float, or a weighted sum:
-    "correct + 0.1*form + 0.5*overlong(200,50) - my_module:my_function"."""
+    "correct + 0.1*form + 0.5*overlong(200,50) - my_module:my_function"; 0.2->0@50*form falls to 0 in iteration 50."""
 
     def on(self, env: str) -> TaskSettings:
         """The same task on another environment, with those of the options that it has."""
@@ -180,8 +180,9 @@ class JudgeSettings:
             return self._trained(policy)
         from lmgym.judges.verbal import JUDGES
 
-        kind = JUDGES[self.judge]
-        return kind(self._ask(policy), self.judge_weight, self.judge_prompt, self.judge_model, self.judge_url)
+        ask = self._ask(policy)
+        model = getattr(ask, "model", self.judge_model)  # an endpoint names its own
+        return JUDGES[self.judge](ask, self.judge_weight, self.judge_prompt, model, self.judge_url)
 
     def _ask(self, policy: PolicySettings) -> Ask:
         """How its questions are answered: by an endpoint, or by a model of this process."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 import shutil
 import time
@@ -24,6 +25,7 @@ from lmgym.distributed.launch import mark
 from lmgym.distributed.processes import processes
 from lmgym.envs import names
 from lmgym.envs.examples import few_shot_examples
+from lmgym.envs.mixture import is_mixture
 from lmgym.errors import UserError
 from lmgym.evaluation.trained_problems import trained_problems
 from lmgym.runs.changes import UNNAMED
@@ -198,7 +200,8 @@ def build(
         named = reference
     memory = expected_memory(env, examples, settings.policy, settings.algorithm, model, reference)
     policy = settings.policy.make(env, examples, seed=settings.algorithm.seed)
-    policy.prompt_ids(env.reset(options={"index": 0})[0])  # fails before the run starts if the prompt cannot be built
+    first, _ = env.clone().reset(options={"index": 0})
+    policy.prompt_ids(first)  # fails before the run starts if the prompt cannot be built
     # If none is named, the reference is the initial policy, or under LoRA the base model.
     ref_policy = settings.policy.make(env, examples, named, samples=False) if named else None
     judge = settings.judge.make(settings.policy)
@@ -265,8 +268,8 @@ def _folder(algorithm_name: str, settings: TrainSettings) -> Path:
             raise UserError(f"{folder} exists already; choose another --out, or continue it with --resume {folder}.")
         return folder
     env = settings.task.env
-    task = env if ":" in env else Path(env).stem
-    return _new_folder(Path("runs"), f"{algorithm_name}-{task}".replace(":", "-"))
+    task = env if ":" in env or is_mixture(env) else Path(env).stem
+    return _new_folder(Path("runs"), re.sub(r"[^\w.-]+", "-", f"{algorithm_name}-{task}"))
 
 
 def _new_folder(root: Path, name: str) -> Path:

@@ -91,6 +91,12 @@ class Env(gymnasium.Env[State, str]):
     concurrency: int = 1
     """How many episodes may be stepped at once, in threads; more than 1 if `respond` waits for a tool or a network."""
 
+    players: int = 1
+    """How many episodes of a group play each other: `VectorEnv` steps them together, and `others` has their actions."""
+
+    others: tuple[Action, ...] = ()
+    """While `respond` runs, the actions of the other players; of one whose episode has ended there is none."""
+
     max_step_seconds: float = 60.0
     """An episode whose step takes longer fails, and costs neither the other episodes nor the run."""
 
@@ -120,6 +126,11 @@ class Env(gymnasium.Env[State, str]):
         if self._state is None:
             raise ResetNeeded("The episode has ended or not started: call reset() before step().")
         return self._state
+
+    @property
+    def episode_info(self) -> dict[str, Any]:
+        """What the `info` of the last step says of every episode, also of one that failed."""
+        return {}
 
     @abstractmethod
     def respond(self, state: State, text: str, finish: Finish) -> Response:
@@ -166,7 +177,7 @@ class Env(gymnasium.Env[State, str]):
         state = replace(state, tokens=action.prompt_ids + action.token_ids)
         return state, reward, response.terminated, response.truncated, response.info
 
-    def begin_iteration(self, iteration: int) -> None:
+    def set_iteration(self, iteration: int) -> None:
         """Episodes that start from now on are of this iteration of a run."""
         self.iteration = iteration
 

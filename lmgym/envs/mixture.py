@@ -74,8 +74,10 @@ class Mixture(Env):
         self.members = dict(members)
         self.concurrency = max(env.concurrency for env in members.values())
         self.max_step_seconds = max(env.max_step_seconds for env in members.values())
-        self.name = next(iter(members))
-        """The member that is being played."""
+        self.member = next(iter(members))
+        """The name of the environment that is being played."""
+        if any(env.players > 1 for env in members.values()):
+            raise UserError("self-play cannot be part of a mixture: give it an opponent, number-race(opponent=random).")
 
     shared_attributes = (*Env.shared_attributes, "mixed")
 
@@ -83,38 +85,44 @@ class Mixture(Env):
         """What all members have alike, such as `answer_form` or `instruction`, and the largest `max_steps`."""
         if name.startswith("_") or name in ("members", "mixed"):
             raise AttributeError(name)
-        found = [getattr(env, name) for env in self.members.values()]
         if name == "max_steps":
-            return max(found)
+            found = [env.max_steps for env in self.members.values() if hasattr(env, name)]  # type: ignore[attr-defined]
+            return max(found, default=1)
+        found = [getattr(env, name) for env in self.members.values()]
         if any(each != found[0] for each in found):
             raise AttributeError(f"the environments of this mixture differ in {name}")
         return found[0]
 
-    def begin_iteration(self, iteration: int) -> None:
+    def set_iteration(self, iteration: int) -> None:
         """Tells the members too."""
-        super().begin_iteration(iteration)
+        super().set_iteration(iteration)
         for env in self.members.values():
-            env.begin_iteration(iteration)
+            env.set_iteration(iteration)
+
+    @property
+    def episode_info(self) -> dict[str, Any]:
+        """The name of the member."""
+        return {"env": self.member}
 
     def _reset_inner(self, index: int, seed: int | None) -> None:
         """Starts an episode of the member to which the problem belongs."""
         number, inner = self.mixed.place(index)
-        self.name = list(self.members)[number]
-        self.members[self.name].reset(seed=seed, options={"index": inner})
+        self.member = list(self.members)[number]
+        self.members[self.member].reset(seed=seed, options={"index": inner})
 
     def opening(self, problem: Problem) -> str:
         """That of the member, which has just been reset."""
-        env = self.members[self.name]
+        env = self.members[self.member]
         opening, instruction = env.state.messages[-1]["content"], getattr(env, "instruction", "")
         is_said = not instruction or hasattr(self, "instruction")  # once, in the system prompt
         return opening if is_said else f"{opening}\n{instruction}"
 
     def respond(self, state: State, text: str, finish: Finish) -> Response:
         """The response of the member."""
-        env = self.members[self.name]
+        env = self.members[self.member]
         env._state = self.state
         response = env.respond(state, text, finish)
-        return replace(response, info={**response.info, "env": self.name})
+        return replace(response, info={**response.info, **self.episode_info})
 
 
 class MixtureProblems(EndlessProblems):
@@ -148,6 +156,11 @@ class MixtureProblems(EndlessProblems):
         task, inner = self.place(self.checked(index))
         return self.tasks[task][inner]
 
+    @property
+    def finite(self) -> list[Sequence[Problem]]:
+        """The tasks that are not endless."""
+        return [task for task in self.tasks if len(task) < LENGTH]
+
     @functools.cached_property
     def _orders(self) -> dict[tuple[int, int], Any]:
         return {}
@@ -172,7 +185,10 @@ def _pattern(shares: Sequence[float]) -> list[int]:
 
 def _options(text: str) -> dict[str, Any]:
     """The options within brackets, `largest=8, max_turns=4`."""
-    pairs = [part.split("=", 1) for part in text.split(",") if part.strip()]
+    pairs = [part.split("=", 1) for part in re.split(r",\s*(?=\w+\s*=)", text) if part.strip()]
     if any(len(pair) != 2 for pair in pairs):
         raise UserError(f"({text}) are not options: write (name=value, name=value).")
-    return {name.strip(): literal(value.strip()) for name, value in pairs}
+    options = {name.strip(): literal(value.strip()) for name, value in pairs}
+    if "tools" in options:
+        raise UserError("the policy of a mixture has the same tools everywhere: make tools an option of the mixture.")
+    return options

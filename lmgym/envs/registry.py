@@ -96,9 +96,16 @@ def make(name: str, split: str = "train", **options: Any) -> Env:
     """
     own, of_wrappers = _divided(name, options)
     env, name, split = _made(name, split, own)
-    env = wrapped(env, of_wrappers, training=lambda: _made(name, "train", own)[0])
+    env = wrapped(env, of_wrappers, training=lambda: _training(name, own))
     env.made_from = MadeFrom(name, split, options)
     return env
+
+
+def _training(name: str, options: dict[str, Any]) -> Env:
+    """The training split of an environment, for worked examples."""
+    if is_mixture(name) and any(_resolve(member.name)[1] not in ("", "train") for member in parse_mixture(name)):
+        raise UserError(f"{name} fixes a split: worked examples must come from training problems.")
+    return _made(name, "train", options)[0]
 
 
 def _divided(name: str, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

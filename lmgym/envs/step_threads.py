@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 class StepThreads(Generic[Result]):
-    """Runs functions in at most `count` daemon threads at once, so that a hanging one does not keep the process."""
+    """A daemon thread per function, of which at most `count` run at once; a hanging one does not keep the process."""
 
     def __init__(self, count: int) -> None:
         self._free = threading.Semaphore(count)
@@ -38,7 +38,7 @@ class StepThreads(Generic[Result]):
         threading.Thread(target=run, name="lmgym-step", daemon=True).start()
         return future
 
-    def give_up(self, seconds: float) -> None:
+    def expire(self, seconds: float) -> None:
         """Functions that have run for longer than this fail with TimeLimitError, and their threads are replaced."""
         now = time.monotonic()
         for future, started in list(self._started.items()):

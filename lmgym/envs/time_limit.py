@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 
@@ -21,19 +22,26 @@ def time_limit(seconds: float) -> Iterator[None]:
     """Raises TimeLimitError in the block after so many seconds.
 
     It uses SIGALRM, which interrupts loops, waiting and regular expressions, and which only the main thread of a Unix
-    process receives; elsewhere there is no limit. A block that uses SIGALRM itself, as math-verify does, lifts it.
+    process receives; elsewhere there is no limit. A block that uses SIGALRM itself, as math-verify does, lifts it. An
+    alarm that was set before goes on afterwards.
     """
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
+    is_limited = True
 
     def stop(signal_number: int, frame: FrameType | None) -> None:
-        raise TimeLimitError(f"it took longer than {seconds:g} s")
+        if is_limited:  # a signal may arrive when the block has just ended
+            raise TimeLimitError(f"it took longer than {seconds:g} s")
 
-    previous = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
+    started, previous = time.monotonic(), signal.signal(signal.SIGALRM, stop)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
     try:
         yield
     finally:
+        is_limited = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous or signal.SIG_DFL)
+        if left:
+            remaining = left - (time.monotonic() - started)
+            signal.setitimer(signal.ITIMER_REAL, max(remaining, 1e-3), interval)

@@ -7,8 +7,12 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from lmgym.envs.env import Env
+from lmgym.envs.mixture import MixtureProblems
 from lmgym.rewards.final_answer import parse_number
 from lmgym.types import Problem
+
+MOST_REPEATS = 20
+"""How far a mixture is searched for problems that are not repeated, in multiples of the number that is wanted."""
 
 
 class Fingerprint(NamedTuple):
@@ -46,15 +50,23 @@ def overlap(evaluated: Iterable[Problem], trained: Iterable[Problem]) -> set[Fin
 
 
 def held_out_indices(env: Env, count: int, avoid: Iterable[Problem]) -> list[int]:
-    """Indices of the first `count` problems, or of all if there are fewer, without those shown as worked examples."""
-    shown = {fingerprint(problem) for problem in avoid}
-    searched = min(count, len(env.problems))
+    """Indices of the first `count` problems, or of all if there are fewer, without those shown as worked examples.
+
+    A mixture of finite tasks repeats its problems; a repeated one is left out.
+    """
+    shown = {fingerprint(problem) for problem in (*avoid, *getattr(env, "examples", ()))}
+    size = len(env.problems)
+    if isinstance(env.problems, MixtureProblems):
+        size = min(size, MOST_REPEATS * count)
+    searched = min(count, size)
     while True:
-        copies = are_copies([env.problems[index] for index in range(searched)], shown)
-        chosen = [index for index, is_copy in enumerate(copies) if not is_copy]
-        if len(chosen) >= count or searched == len(env.problems):
+        problems = [env.problems[index] for index in range(searched)]
+        copies = are_copies(problems, shown)
+        first = {problem.id: index for index, problem in reversed(list(enumerate(problems)))}
+        chosen = [index for index, is_copy in enumerate(copies) if not is_copy and first[problems[index].id] == index]
+        if len(chosen) >= count or searched == size:
             return chosen[:count]
-        searched = min(searched + count - len(chosen), len(env.problems))
+        searched = min(searched + count - len(chosen), size)
 
 
 def _normalised(text: str) -> str:

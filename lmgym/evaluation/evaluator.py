@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 
 from lmgym.envs.env import Env
+from lmgym.envs.mixture import MixtureProblems
 from lmgym.envs.procedural import EndlessProblems
 from lmgym.evaluation.contamination import Fingerprint, fingerprint, held_out_indices, overlap
 from lmgym.evaluation.evaluation import Evaluation, evaluate
 from lmgym.evaluation.progress import EvaluationProgress
 from lmgym.policies.llm_policy import LLMPolicy
+from lmgym.types import Problem
 
 
 class Evaluator:
@@ -32,9 +35,14 @@ class Evaluator:
 
     def problems_shared_with(self, training: Env) -> set[Fingerprint]:
         """The held-out problems that the training task contains too; of an endless task only those sampled count."""
-        if self.env is None or not self.indices or isinstance(training.problems, EndlessProblems):
+        if self.env is None or not self.indices:
             return set()
-        return overlap((self.env.problems[index] for index in self.indices), training.problems)
+        trained: Iterable[Problem] = training.problems
+        if isinstance(training.problems, MixtureProblems):
+            trained = chain.from_iterable(training.problems.finite)
+        elif isinstance(training.problems, EndlessProblems):
+            return set()
+        return overlap((self.env.problems[index] for index in self.indices), trained)
 
     def is_due(self, iteration: int) -> bool:
         """Whether the policy after `iteration` iterations must be evaluated and has not been."""

@@ -8,8 +8,11 @@ from lmgym.types import Episode
 
 
 def is_correct(episode: Episode) -> bool:
-    """Whether the environment graded it as correct; without a grade, whether its reward is at least 1."""
-    return bool(episode.info.get("correct", episode.reward >= 1))
+    """Whether the environment graded it as correct; without a grade, whether its reward is at least 1.
+
+    One that failed is wrong, whatever it was rewarded before.
+    """
+    return episode.error is None and bool(episode.info.get("correct", episode.reward >= 1))
 
 
 def is_correct_leniently(episode: Episode) -> bool:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmgym.engines.server.http import ServerUnreachableError, checked_url, get, post
+from lmgym.engines.server.http import RefusedRequestError, ServerUnreachableError, checked_url, get, post
 from lmgym.errors import UserError
 from lmgym.types import Message
 
@@ -33,6 +33,8 @@ WAITS = (1.0, 2.0, 4.0)
 CONCURRENCY = 8
 TOP_LOGPROBS = 20
 """The most that the interface of OpenAI gives."""
+OF_THE_QUESTION = (400, 413, 422)
+"""Status codes of a question that the endpoint cannot answer, for instance because it is too long."""
 KEY = "OPENAI_API_KEY"
 """The environment variable with the key, if the endpoint needs one."""
 
@@ -41,11 +43,14 @@ class AnswerCache:
     """Probabilities on disk, by a hash of the question; safe for threads and processes."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
-        self._database = sqlite3.connect(path, check_same_thread=False, timeout=60)
-        with self._lock, self._database:
-            self._database.execute("CREATE TABLE IF NOT EXISTS answers (question TEXT PRIMARY KEY, found TEXT)")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._database = sqlite3.connect(path, check_same_thread=False, timeout=60)
+            with self._lock, self._database:
+                self._database.execute("CREATE TABLE IF NOT EXISTS answers (question TEXT PRIMARY KEY, found TEXT)")
+        except (OSError, sqlite3.Error) as error:
+            raise UserError(f"the judge's answers cannot be kept in {path} ({error}): delete that file.") from None
 
     def get(self, question: str) -> list[float] | None:
         """What was found before."""
@@ -80,7 +85,7 @@ class Endpoint:
         """Probabilities [chats, answers] of the answers, which add up to 1."""
         if not chats:
             return torch.zeros(0, len(answers))
-        self._check(answers)
+        self.check(answers)
         with ThreadPoolExecutor(CONCURRENCY) as threads:
             found = list(threads.map(lambda chat: self._ask(chat, answers), chats))
         return torch.tensor(found)
@@ -93,6 +98,10 @@ class Endpoint:
         try:
             found = read_answer(self._post(chat), answers)
         except ServerUnreachableError:
+            return [math.nan] * len(answers)
+        except RefusedRequestError as error:
+            if error.code not in OF_THE_QUESTION:
+                raise
             return [math.nan] * len(answers)
         if self.cache and not math.isnan(found[0]):
             self.cache.put(question, found)
@@ -118,7 +127,7 @@ class Endpoint:
         except (KeyError, IndexError, TypeError):
             raise UserError(f"{self.url} lists no models: name one with --judge_model.") from None
 
-    def _check(self, answers: Sequence[str]) -> None:
+    def check(self, answers: Sequence[str]) -> None:
         """Refuses answers such as 1 and 10 if the first token does not tell them apart."""
         for answer in answers:
             if not any(answer != other and answer.startswith(other) for other in answers):

@@ -27,6 +27,9 @@ class Judge(ABC):
         self.model_name = model_name
         self.url = url
 
+    def check(self, group_size: int) -> None:  # noqa: B027 - most judges take any group
+        """Raises a UserError if episodes in groups of this size cannot be judged, before any is sampled."""
+
     @abstractmethod
     def scores(self, episodes: Sequence[Episode]) -> list[list[float]]:
         """A score for each step of each episode; all samples of a group are given together."""

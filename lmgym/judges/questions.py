@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -18,21 +19,35 @@ Ask = Callable[[Sequence[Sequence[Message]], Sequence[str]], Tensor]
 
 EMPTY = "(nothing yet)"
 
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
 
 def asking(model: LanguageModel) -> Ask:
     """Asks a model of this process."""
     return lambda chats, answers: answer_probabilities(model, chats, answers)
 
 
-def load_judge_prompt(name_or_path: str) -> str:
-    """The text of a shipped prompt (`step`), or of a user's own file."""
+def shipped_prompt(name: str) -> str:
+    """The text of a prompt that comes with lmgym."""
+    return (files("lmgym.judges") / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def load_judge_prompt(name_or_path: str, values: Sequence[str]) -> str:
+    """The text of a user's own file, or of a shipped prompt.
+
+    `values` are the names in braces that will be replaced, the last of them what is judged, which must be there.
+    """
     path = Path(name_or_path)
-    if path.is_file():
-        return path.read_text(encoding="utf-8")
-    shipped = files("lmgym.judges") / "prompts" / f"{name_or_path}.txt"
-    if not shipped.is_file():
-        raise UserError(f"there is no prompt {name_or_path!r} for a judge: give the path of a text file.")
-    return shipped.read_text(encoding="utf-8")
+    try:
+        template = path.read_text(encoding="utf-8") if path.is_file() else shipped_prompt(name_or_path)
+    except (OSError, UnicodeDecodeError):
+        raise UserError(f"there is no prompt {name_or_path!r} for a judge: give the path of a text file.") from None
+    unknown = [name for name in _PLACEHOLDER.findall(template) if name not in values]
+    if unknown or values[-1] not in _PLACEHOLDER.findall(template):
+        fault = f"has {{{unknown[0]}}}, which this judge does not know" if unknown else f"lacks {{{values[-1]}}}"
+        allowed = ", ".join(f"{{{name}}}" for name in values)
+        raise UserError(f"the prompt {name_or_path} {fault}: it may use {allowed}.")
+    return template
 
 
 def filled(template: str, **values: str) -> list[Message]:

@@ -48,8 +48,8 @@ class TrainedJudge(Judge):
                 found |= dict(zip(chosen, logits, strict=True))
         return [found[index] for index in range(len(rows))]
 
-    def _ids(self, text: str) -> list[int]:
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+    def _ids(self, text: str, special_tokens: bool = False) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=special_tokens)["input_ids"])
 
 
 class RewardModel(TrainedJudge):
@@ -60,15 +60,16 @@ class RewardModel(TrainedJudge):
 
     def scores(self, episodes: Sequence[Episode]) -> list[list[float]]:
         """One score per episode, which is that of its last step."""
-        logits = self._logits([self._ids(self._rendered(episode)) for episode in episodes])
+        logits = self._logits([self._conversation_ids(episode) for episode in episodes])
         values = [float(row[0]) if len(row) == 1 else float(row.softmax(-1)[-1]) for row in logits]
         return at_last_steps(values, episodes)
 
-    def _rendered(self, episode: Episode) -> str:
+    def _conversation_ids(self, episode: Episode) -> list[int]:
+        """In the chat template, which has its own special tokens, or else as plain text with those of the tokenizer."""
         messages = episode.steps[-1].next_state.messages
         if self.tokenizer.chat_template:
-            return str(self.tokenizer.apply_chat_template(list(messages), tokenize=False))
-        return "\n\n".join(message["content"] for message in messages)
+            return self._ids(str(self.tokenizer.apply_chat_template(list(messages), tokenize=False)))
+        return self._ids("\n\n".join(message["content"] for message in messages), special_tokens=True)
 
 
 class ProcessRewardModel(TrainedJudge):
@@ -77,14 +78,19 @@ class ProcessRewardModel(TrainedJudge):
     name = "process-reward-model"
 
     def scores(self, episodes: Sequence[Episode]) -> list[list[float]]:
-        """One score per step, all steps of an episode in one pass."""
+        """One score per step, all steps of an episode in one pass.
+
+        A row is that of TRL's trainer of such models: the first token of a sequence, the prompt, and each step and the
+        newline after it, encoded one by one.
+        """
         rows: list[list[int]] = []
         places: list[list[int]] = []
+        first = [] if self.tokenizer.bos_token_id is None else [self.tokenizer.bos_token_id]
         for episode in episodes:
-            row = self._ids(episode.problem.prompt + STEP_END)
+            row = first + self._ids(episode.problem.prompt)
             ends = []
             for step in episode.steps:
-                row += self._ids(step.action.text.strip("\n") + STEP_END)
+                row += self._ids(step.action.text.strip("\n")) + self._ids(STEP_END)
                 ends.append(len(row) - 1)
             rows.append(row)
             places.append(ends)

@@ -45,7 +45,8 @@ class Term:
         """The weight in an iteration."""
         if self.end is None:
             return self.weight
-        return self.weight + (self.end - self.weight) * min(iteration / max(self.over, 1), 1.0)
+        share = min(iteration / self.over, 1.0) if self.over else 1.0
+        return self.weight + (self.end - self.weight) * share
 
 
 @dataclass(frozen=True)

@@ -53,14 +53,18 @@ class Worker:
 
     def ask(self, question: Any, seconds: float) -> Any:
         """The process' answer; OverrunError after so many seconds."""
-        self.start_again()
-        if not self.is_ready:
-            self._wait_until_ready()
-        assert self.process is not None
-        assert self.process.stdin is not None
-        with suppress(BrokenPipeError):
-            self.process.stdin.write(json.dumps(question) + "\n")
-        return self._read(seconds)
+        try:
+            self.start_again()
+            if not self.is_ready:
+                self._wait_until_ready()
+            assert self.process is not None
+            assert self.process.stdin is not None
+            with suppress(BrokenPipeError):
+                self.process.stdin.write(json.dumps(question) + "\n")
+            return self._read(seconds)
+        except BaseException:  # also of a signal: the answer would be read as that to the next question
+            self.stop()
+            raise
 
     def _wait_until_ready(self) -> None:
         try:

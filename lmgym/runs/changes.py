@@ -16,6 +16,8 @@ UNNAMED = {
     "eval_env": "the environment to evaluate on was made by hand",
     "policy": "the policy is a class of its own",
     "shots": "the worked examples were chosen by hand",
+    "judge": "the judge is a class of its own",
+    "judge_model": "the judge's model was loaded by hand",
 }
 """Why a setting of a run from Python may be null in config.json, so that the command line needs its flag."""
 
@@ -39,6 +41,9 @@ FIXED = {
     "top_p": "the policy",
     "calculator": "the policy",
     "critic": "the critic",
+    "judge": "the judge",
+    "judge_model": "the judge",
+    "judge_prompt": "the judge",
     "seed": "the random seed",
     "out": "the run directory",
 }

@@ -12,6 +12,8 @@ from lmgym.envs.env import Env, MadeFrom
 from lmgym.envs.examples import few_shot_examples
 from lmgym.envs.options import spelled
 from lmgym.judges.judge import Judge
+from lmgym.judges.reward_model import ProcessRewardModel, RewardModel
+from lmgym.judges.verbal import JUDGES
 from lmgym.models.language_model import LanguageModel
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.policies.few_shot_llm_stepwise_math_policy import FewShotLLMStepwiseMathPolicy
@@ -20,6 +22,10 @@ from lmgym.policies.system_prompts import TEXT, default_system_prompt
 from lmgym.rewards.custom import spelled_reward
 from lmgym.runs.training import Training
 
+KINDS_OF_JUDGES: dict[str, type[Judge]] = {
+    **JUDGES,
+    **{kind.name: kind for kind in (RewardModel, ProcessRewardModel)},
+}
 KINDS: dict[type, str] = {FewShotLLMStepwiseMathPolicy: "stepwise", ChatPolicy: "chat"}
 
 
@@ -118,5 +124,6 @@ def _reference(algorithm: Training) -> dict[str, Any]:
 def _judge(judge: Judge | None) -> dict[str, Any]:
     if judge is None:
         return {"judge": "none", "judge_model": "", "judge_url": "", "judge_weight": 1.0, "judge_prompt": ""}
-    named = {"judge": judge.name, "judge_model": judge.model_name, "judge_url": judge.url}
+    kind = judge.name if KINDS_OF_JUDGES.get(judge.name) is type(judge) else None
+    named = {"judge": kind, "judge_model": judge.model_name, "judge_url": judge.url}
     return {**named, "judge_weight": judge.weight, "judge_prompt": judge.prompt}

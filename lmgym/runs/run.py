@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import signal
 import threading
 import time
@@ -294,7 +295,8 @@ class Run:
         if self.folder is None:
             return
         messages.print(
-            f"saved after iteration {algorithm.iteration}; resume with: lmgym train --resume {self.folder}",
+            f"saved after iteration {algorithm.iteration}; resume with: "
+            f"lmgym train --resume {shlex.quote(str(self.folder))}",
             soft_wrap=True,
         )
 

@@ -10,12 +10,13 @@ import lmgym
 from lmgym import UserError
 from lmgym.algorithms.rloo import RLOO, RLOOConfig
 from lmgym.buffer import Buffer
+from lmgym.commands.cli import main
 from lmgym.envs.games.game import last_line
 from lmgym.envs.games.guess_number import first_number
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.policies.policy_for import policy_for
 from lmgym.policies.scripted_policy import ScriptedPolicy
-from lmgym.types import Episode
+from lmgym.types import Action, Episode
 
 
 def played(env: lmgym.Env, play, indices, group_size: int) -> list[Episode]:
@@ -70,8 +71,6 @@ def test_equal_players_draw():
 
 
 def test_a_player_who_is_cut_off_leaves_the_other_alone():
-    from lmgym.types import Action
-
     envs = VectorEnv(lmgym.make("number-race", max_turns=2))
     envs.reset([0], group_size=2)
     secret = envs.states[0].problem.answer
@@ -85,8 +84,9 @@ def test_a_player_who_is_cut_off_leaves_the_other_alone():
 
 
 def test_a_lone_player_is_told_why():
-    episodes = played(lmgym.make("number-race"), bisects, [0], group_size=3)
-    assert ["even --group_size" in (episode.error or "") for episode in episodes] == [False, False, True]
+    with pytest.raises(UserError, match="must be a multiple of 2"):
+        played(lmgym.make("number-race"), bisects, [0], group_size=3)
+    assert played(lmgym.make("number-race"), bisects, [0], group_size=2)[0].error is None
 
 
 @pytest.mark.parametrize("opponent", ["bisection", "random"])
@@ -98,6 +98,28 @@ def test_a_scripted_opponent_plays_by_the_rules(opponent):
     assert sum(episode.reward for episode in against_lowest) < sum(episode.reward for episode in against_bisection)
     if opponent == "bisection":
         assert all(episode.reward == 0.5 for episode in against_bisection)
+
+
+def test_a_player_waits_for_the_other_however_long_that_takes():
+    envs = VectorEnv(lmgym.make("number-race"))
+    states = envs.reset([0, 1], group_size=2)
+    assert envs.step([Action("1", episode=0), Action("2", episode=2)]) == []
+    assert [state.episode for state in envs.states] == [1, 3]
+    steps = envs.step([Action("3", episode=3)])
+    assert [step.state.episode for step in steps] == [2, 3]
+    assert "The other player guessed 3:" in steps[0].next_state.reply
+    steps = envs.step([Action("4", episode=1)])
+    assert [step.state.episode for step in steps] == [0, 1]
+    assert len(envs.states) == len(states)
+
+
+def test_the_command_of_the_docs_trains_and_resumes(model_folder, tmp_path):
+    out = tmp_path / "run"
+    flags = ["--model", str(model_folder), "--policy", "chat", "--shots", "0", "--max_tokens", "6", "--save_every", "1"]
+    flags += ["--problems_per_iteration", "2", "--group_size", "4", "--eval_problems", "4"]
+    main(["train", "rloo", "--env", "number-race", *flags, "--iterations", "1", "--out", str(out)])
+    main(["train", "--resume", str(out), "--iterations", "2"])
+    assert len(Buffer.load(out / "episodes.jsonl").episodes) == 16
 
 
 def test_wrong_options_are_refused():

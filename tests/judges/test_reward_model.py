@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import tiny_tokenizer
+from tokenizers.processors import TemplateProcessing
 from transformers import LlamaConfig, LlamaForSequenceClassification, LlamaForTokenClassification
 
 from lmgym import Problem
@@ -72,13 +73,29 @@ def test_a_step_gets_the_probability_at_its_newline(labels):
     network, tokenizer = classifier(LlamaForTokenClassification, labels, 2), tiny_tokenizer()
     judged = ProcessRewardModel(network, tokenizer).judged(EPISODES)
     for given, scored in zip(EPISODES, judged, strict=True):
-        text = "What is 2+3?\n" + "".join(step.action.text.strip("\n") + "\n" for step in given.steps)
+        text = "What is 2+3?" + "".join(step.action.text.strip("\n") + "\n" for step in given.steps)
         ids = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
         newline = tokenizer("\n", add_special_tokens=False)["input_ids"][0]
         with torch.no_grad():
-            logits = network(ids).logits[0][ids[0] == newline][1:]
+            logits = network(ids).logits[0][ids[0] == newline]
         expected = logits.sigmoid()[:, 0] if labels == 1 else logits.softmax(-1)[:, 1]
         assert scored.rewards == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_a_classifier_without_a_chat_template_gets_its_special_tokens():
+    """As BERT, whose score is that of its first token."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = None
+    ids = tokenizer.convert_tokens_to_ids("<|start|>"), tokenizer.convert_tokens_to_ids("<|stop|>")
+    pairs = [("<|start|>", ids[0]), ("<|stop|>", ids[1])]
+    backend: Any = tokenizer._tokenizer
+    backend.post_processor = TemplateProcessing(single="<|start|> $A <|stop|>", special_tokens=pairs)
+    network = classifier(LlamaForSequenceClassification, 1, None)
+    judged = RewardModel(network, tokenizer).judged(EPISODES[1:2])
+    row = tokenizer("What is 2+3?\n\nIt is 6", return_tensors="pt")["input_ids"]
+    assert (int(row[0, 0]), int(row[0, -1])) == ids
+    with torch.no_grad():
+        assert judged[0].reward == pytest.approx(float(network(row).logits[0, 0]), abs=1e-5)
 
 
 def test_a_run_is_rewarded_by_a_trained_model_and_resumes(model_folder, tmp_path):

@@ -110,6 +110,17 @@ def test_a_real_model_judges_between_0_and_1():
 
 def test_a_prompt_may_be_a_file_of_ones_own(tmp_path):
     (tmp_path / "mine.txt").write_text("Is {step} polite?")
-    assert filled(load_judge_prompt(str(tmp_path / "mine.txt")), step="{x}")[0]["content"] == "Is {x} polite?"
+    template = load_judge_prompt(str(tmp_path / "mine.txt"), ("before", "step"))
+    assert filled(template, step="{x}")[0]["content"] == "Is {x} polite?"
+    with pytest.raises(UserError, match=r"lacks \{solution\}"):
+        load_judge_prompt(str(tmp_path / "mine.txt"), ("step", "solution"))
+    with pytest.raises(UserError, match=r"has \{step\}, which this judge does not know"):
+        load_judge_prompt(str(tmp_path / "mine.txt"), ("solution",))
     with pytest.raises(UserError, match="no prompt"):
-        load_judge_prompt("nothing")
+        load_judge_prompt("nothing", ("step",))
+
+
+def test_a_file_of_the_same_name_does_not_replace_a_shipped_prompt(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "step").write_text("{step}? Notes of mine.")
+    assert "Notes of mine" not in StepwiseVerbalReward(lambda chats, answers: torch.zeros(0)).templates[0]

@@ -21,6 +21,14 @@ class ServerUnreachableError(Exception):
     """A server that does not answer, or fails: its requests go to another one."""
 
 
+class RefusedRequestError(UserError):
+    """A request that the server refuses, by its status code."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class DroppedConnectionError(ServerUnreachableError):
     """A connection that was closed before the answer: the same server may answer the next time."""
 
@@ -62,7 +70,7 @@ def _call(url: str, route: str, body: bytes | None, deadline: float, headers: Ma
         reason = _reason(error.read().decode(errors="replace"))
         if error.code >= 500 or error.code == TOO_MANY_REQUESTS:
             raise ServerUnreachableError(f"{url} failed at {route} ({error.code}: {reason}); see its log.") from error
-        raise UserError(f"{url} refuses {route} ({error.code}: {reason}).") from error
+        raise RefusedRequestError(f"{url} refuses {route} ({error.code}: {reason}).", error.code) from error
     except (urllib.error.URLError, HTTPException, OSError) as error:
         cause = getattr(error, "reason", None) or error
         if isinstance(cause, ConnectionResetError | BrokenPipeError | HTTPException):

@@ -20,8 +20,10 @@ class TurnLimit(EnvWrapper):
         self.turn_limit = max_turns
 
     def respond(self, state: State, text: str, finish: Finish) -> Response:
-        """The environment's response, truncated in the last turn."""
-        response = super().respond(state, text, finish)
-        if state.turn < self.turn_limit or response.terminated:
-            return response
-        return replace(response, truncated=True)
+        """The environment's response, truncated in the last turn.
+
+        The last line of a step-wise solution is as one whose token budget ran out, so that the solution is graded.
+        """
+        is_last = state.turn >= self.turn_limit
+        response = super().respond(state, text, "length" if is_last and finish == "stop" else finish)
+        return replace(response, truncated=True) if is_last and not response.terminated else response

@@ -25,10 +25,10 @@ class EnvWrapper(Env):
             raise AttributeError(name)
         return getattr(self.env, name)
 
-    def begin_iteration(self, iteration: int) -> None:
+    def set_iteration(self, iteration: int) -> None:
         """Tells the wrapped environment too."""
-        super().begin_iteration(iteration)
-        self.env.begin_iteration(iteration)
+        super().set_iteration(iteration)
+        self.env.set_iteration(iteration)
 
     def _reset_inner(self, index: int, seed: int | None) -> None:
         self.env.reset(seed=seed, options={"index": index})
