@@ -56,9 +56,9 @@ RECIPES = (
     ),
     _recipe(
         "mixture",
-        "word problems and reasoning-gym/chain_sum in one run",
+        "word problems and sums of two numbers in one run",
         "rloo",
         COMMON + "--max_tokens 32 --iterations 8 --problems_per_iteration 24 --group_size 8",
-        env="word-problems + reasoning-gym/chain_sum(min_terms=2, max_terms=2, max_digits=2)",
+        env="word-problems + arithmetic",
     ),
 )
