@@ -56,9 +56,9 @@ RECIPES = (
     ),
     _recipe(
         "mixture",
-        "word problems and sums of two numbers in one run",
+        "word problems and arithmetic in one run, without the calculator",
         "rloo",
-        COMMON + "--max_tokens 32 --iterations 8 --problems_per_iteration 24 --group_size 8",
+        COMMON + "--no_calculator --max_tokens 32 --iterations 8 --problems_per_iteration 24 --group_size 8",
         env="word-problems + arithmetic",
     ),
 )

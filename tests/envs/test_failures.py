@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import threading
 import time
 
 import pytest
+from conftest import tiny_model
 
 import lmgym
 from lmgym import Problem, UserError
+from lmgym.algorithms.registry import find_algorithm
 from lmgym.buffer import Buffer
 from lmgym.commands.cli import main
 from lmgym.envs.math_env import MathEnv
+from lmgym.envs.mixture import Mixture
 from lmgym.envs.time_limit import TimeLimitError, time_limit
 from lmgym.envs.vector_env import VectorEnv
 from lmgym.evaluation.evaluation import evaluate
+from lmgym.policies.policy_for import policy_for
 from lmgym.policies.scripted_policy import ScriptedPolicy
+from lmgym.rewards.latex_checker import _pool, compare_latex
 from lmgym.types import Action
 
 PROBLEMS = [Problem(f"p/{n}", f"{n}?", str(n)) for n in range(8)]
@@ -179,3 +185,124 @@ def test_an_environment_of_ones_own_may_take_longer():
     envs = VectorEnv(Slow(PROBLEMS))
     envs.reset([0])
     assert envs.step([Action("x", episode=0)])[0].reward == 1
+
+
+def fails_for_some(problem, text):
+    """A reward of the problem alone, so that every episode of a problem has the same, and one problem fails."""
+    if problem.answer == "2":
+        raise RuntimeError("no connection")
+    return float(problem.answer)
+
+
+@pytest.mark.parametrize("kind", ["remax", "reinforce"])
+def test_a_failed_problem_does_not_shift_the_greedy_baselines_of_others(kind):
+    env = MathEnv(PROBLEMS, stepwise=False, reward=fails_for_some)
+    algorithm_class = find_algorithm(kind)
+    settings = {"baseline": "greedy"} if kind == "reinforce" else {}
+    config = algorithm_class.Config.from_settings(
+        {"iterations": 1, "problems_per_iteration": 8, "group_size": 1, "eval_problems": 0, **settings}
+    )
+    policy = policy_for(env, tiny_model(), policy="chat", shots=0, max_tokens=4)
+    seen = []
+
+    class Watched(algorithm_class):  # type: ignore[valid-type,misc]
+        def select_for_update(self, batch):
+            seen.append(batch.advantages)
+            return super().select_for_update(batch)
+
+    algorithm = Watched(policy, env, config)
+    algorithm.train()
+    assert len(seen[0]) == 7
+    assert seen[0].abs().max() == 0
+
+
+def test_further_rounds_of_dynamic_sampling_count_failed_groups():
+    """Every group is of one problem, whichever groups failed before."""
+    env = MathEnv(PROBLEMS * 8, stepwise=False, reward=fails_for_some)
+    config = find_algorithm("dapo").Config.from_settings(
+        {"iterations": 2, "problems_per_iteration": 4, "group_size": 2, "eval_problems": 0, "max_resample_rounds": 4}
+    )
+    policy = policy_for(env, tiny_model(), policy="chat", shots=0, max_tokens=4)
+    algorithm = find_algorithm("dapo")(policy, env, config)
+    algorithm.train()
+    for iteration in range(2):
+        episodes = algorithm.buffer.of_iteration(iteration)
+        numbers = [episode.steps[0].state.episode for episode in episodes]
+        assert len(set(numbers)) == len(numbers) > 16
+        for group in {episode.group for episode in episodes}:
+            assert len({episode.problem.id for episode in episodes if episode.group == group}) == 1
+
+
+def test_a_time_limit_keeps_an_alarm_that_was_set_before():
+    heard = []
+    previous = signal.signal(signal.SIGALRM, lambda *_: heard.append("alarm"))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with time_limit(5):
+            time.sleep(0.05)
+        assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] < 0.3
+        time.sleep(0.4)
+        assert heard == ["alarm"]
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+
+
+def test_an_interrupted_question_does_not_leave_its_answer_to_the_next_one():
+    compare_latex("x+2", "2+x")  # the worker is ready
+    with pytest.raises(TimeLimitError), time_limit(0.2):
+        _pool().ask(["(x+1)^{999}", "(x+2)^{998}"])
+    assert [compare_latex("x+7", "7+x").is_right, compare_latex("x+7", "8+x").is_right] == [True, False]
+
+
+def test_an_episode_that_was_rewarded_before_it_failed_is_wrong():
+    class Late(lmgym.Env):
+        def respond(self, state, text, finish):
+            if state.turn == 2:
+                raise RuntimeError("gone")
+            return lmgym.Response(reward=1.0, reply="and then?")
+
+    mixed = Mixture({"late": Late(PROBLEMS), "fine": MathEnv(PROBLEMS, stepwise=False)}, [1, 3])
+    found = evaluate(ScriptedPolicy(lambda state: f"The answer is: {state.problem.answer}"), mixed, range(8))
+    assert found.failed == 2
+    assert found.strict_by_env == {"late": 0, "fine": 1}
+    assert found.strict.value == 0.75
+
+
+def test_failed_episodes_are_saved_also_with_a_judge(model_folder, tmp_path):
+    (tmp_path / "numbers.jsonl").write_text(
+        "".join(json.dumps({"question": f"{n}?", "answer": str(n)}) + "\n" for n in range(6))
+    )
+    flags = ["--model", str(model_folder), "--env", str(tmp_path / "numbers.jsonl"), "--shots", "0"]
+    flags += ["--max_tokens", "6", "--problems_per_iteration", "6", "--group_size", "2", "--eval_problems", "0"]
+    flags += ["--judge", "dimensions", "--reward", f"{__name__}:sometimes", "--iterations", "1"]
+    main(["train", "rloo", *flags, "--out", str(tmp_path / "run")])
+    saved = list(Buffer.load(tmp_path / "run" / "episodes.jsonl").episodes)
+    assert len(saved) == 12
+    assert sum(episode.error is not None for episode in saved) == 4
+    assert all("dimensions" in episode.info["rewards"] for episode in saved if episode.error is None)
+
+
+def test_an_environment_that_cannot_start_is_one_sentence():
+    class Closed(lmgym.Env):
+        def opening(self, problem):
+            raise ConnectionError("no server")
+
+        def respond(self, state, text, finish):
+            return lmgym.Response()
+
+    with pytest.raises(UserError, match="Closed cannot start an episode of problem 0: ConnectionError: no server"):
+        VectorEnv(Closed(PROBLEMS)).reset([0])
+
+
+def test_rescoring_counts_what_fails(model_folder, tmp_path, capsys):
+    (tmp_path / "numbers.jsonl").write_text(
+        "".join(json.dumps({"question": f"{n}?", "answer": str(n)}) + "\n" for n in range(6))
+    )
+    episodes = tmp_path / "episodes.jsonl"
+    flags = ["--model", str(model_folder), "--env", str(tmp_path / "numbers.jsonl"), "--shots", "0"]
+    main(["rollout", *flags, "--max_tokens", "6", "--problems", "12", "--group_size", "2", "--out", str(episodes)])
+    main(["rescore", str(episodes), "--reward", f"{__name__}:sometimes"])
+    assert "of 24 episodes failed, the first one" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(SystemExit):
+        main(["rescore", str(episodes), "--reward", f"{__name__}:always"])
+    assert "no episode could be scored" in " ".join(capsys.readouterr().err.split())

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from conftest import tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,9 @@ from lmgym.commands.cli import main
 from lmgym.envs.math_env import MathEnv
 from lmgym.envs.mixture import Mixture, MixtureProblems, parse_mixture
 from lmgym.envs.vector_env import VectorEnv
+from lmgym.evaluation.contamination import held_out_indices
+from lmgym.evaluation.evaluator import Evaluator
+from lmgym.policies.policy_for import policy_for
 from lmgym.types import Action
 
 
@@ -107,3 +111,34 @@ def test_a_run_on_a_mixture_has_a_curve_for_each_member_and_resumes(model_folder
     evaluated = [row for row in rows if "eval/strict" in row]
     assert all({"eval/strict/arithmetic", "eval/strict/guess-number"} <= row.keys() for row in evaluated)
     assert json.loads((out / "config.json").read_text())["env"] == mixture
+
+
+def test_an_evaluation_repeats_no_problem_and_copies_in_training_are_found():
+    small = Mixture({"a": MathEnv(squares(20, "a")), "b": MathEnv(squares(30, "b"))}, [1, 1])
+    chosen = held_out_indices(small, 100, avoid=[])
+    assert len({small.problems[index].id for index in chosen}) == len(chosen) == 50
+    policy = policy_for(small, tiny_model(), shots=0)
+    assert len(Evaluator(policy, small, 10).problems_shared_with(small)) == 10
+    other = Mixture({"c": MathEnv(squares(20, "c")), "d": lmgym.make("arithmetic")}, [1, 1])
+    assert Evaluator(policy, small, 10).problems_shared_with(other) == set()
+
+
+def test_examples_in_the_opening_are_not_evaluated_on(tmp_path):
+    rows = [json.dumps({"question": f"{n}+{n}?", "answer": str(2 * n)}) for n in range(10)]
+    (tmp_path / "sums.jsonl").write_text("\n".join(rows))
+    env: Any = lmgym.make(str(tmp_path / "sums.jsonl"), few_shot=3)
+    chosen = [env.problems[index] for index in held_out_indices(env, 10, avoid=[])]
+    assert len(chosen) == 7
+    assert not {problem.id for problem in env.examples} & {problem.id for problem in chosen}
+    with pytest.raises(UserError, match="fixes a split"):
+        lmgym.make("arithmetic:test + maze", few_shot=2)
+
+
+def test_what_a_mixture_cannot_have_is_refused():
+    with pytest.raises(UserError, match="an option of the mixture"):
+        lmgym.make("arithmetic(tools=calculator) + maze")
+    with pytest.raises(UserError, match="self-play cannot be part of a mixture"):
+        lmgym.make("arithmetic + number-race")
+    env: Any = lmgym.make("math(levels=4,5, max_steps=3) + guess-number")
+    assert env.max_steps == 3
+    assert {problem.info["level"] for problem in env.members["math"].problems[:50]} <= {4, 5, "Level 4", "Level 5"}

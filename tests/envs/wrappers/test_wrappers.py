@@ -125,3 +125,26 @@ def test_every_environment_takes_the_options_of_wrappers(tmp_path):
     assert training.problems.split_key(shown) != training.problems.split_key(env.problems[0])
     with pytest.raises(UserError, match="no option"):
         lmgym.make("arithmetic", turnlimit=3)
+
+
+def test_a_solution_that_the_turn_limit_cuts_is_graded():
+    env = TurnLimit(MathEnv(PROBLEMS), 2)
+    env.reset(options={"index": 0})
+    env.step("a")
+    *_, truncated, info = env.step("it may be 4")
+    assert (truncated, info["correct"], info["lenient"], info["parsed"]) == (True, False, True, False)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"turn_limit": "five"}, "turn_limit is 'five': give a whole number"),
+        ({"turn_limit": 0}, "at least one turn"),
+        ({"few_shot": 1.5}, "few_shot is 1.5"),
+        ({"max_calls": 3}, "max_calls is of tools"),
+        ({"shaping": 3}, "shaping is 3"),
+    ],
+)
+def test_wrong_options_of_wrappers_are_one_sentence(options, said):
+    with pytest.raises(UserError, match=said):
+        lmgym.make("arithmetic", **options)
