@@ -34,11 +34,14 @@ _TEXT = re.compile(r"\\(?:text|mbox|mathrm|textnormal|textrm|textbf|textit|mathb
 _ABOUT = re.compile(r"\\(?:approx|sim|simeq)(?![a-zA-Z])|≈")
 _ONE_MATRIX = re.compile(r"\\begin\s*\{(\w+)\}(?:(?!\\begin).)*\\end\s*\{\1\}", re.DOTALL)
 """Of several matrices, or of one within a formula, computer algebra may read only a part."""
+_PLAIN_MATRIX = re.compile(r"\\begin\s*\{([pbB]?matrix)\}((?:(?!\\begin).)*)\\end\s*\{\1\}", re.DOTALL)
+"""One whose kind of brackets says nothing; vmatrix is a determinant."""
 _NAME = re.compile(r"[a-zA-Z]{2,}")
 _OR = re.compile(r"(?:\\text\s*\{\s*)?\b(?:or|and)\b(?:\s*\})?")
 _SPACE = re.compile(r"\\[ ,;:!]|\\q?quad(?![a-zA-Z])|~")
 _MIXED = re.compile(r"(?<![\d.}^_])(\d+)\s*\\frac\s*(?:\{(\d+)\}|(\d))\s*(?:\{(\d+)\}|(\d))")
 _PLAIN_MIXED = re.compile(r"(?<![\d.}^_])(\d+)\s+(\d+)/(\d+)(?![\d.])")
+_EQUAL_NUMBERS = re.compile(r"^\s*[-\d.,\s]+=[-\d.,\s]+$")
 _BASE = re.compile(r"\w+\s*_\s*\{?\s*\d+\s*\}?")
 """A number in another base: its value in base ten is not the answer."""
 
@@ -49,6 +52,14 @@ def for_algebra(answer: str, given: str) -> tuple[str | None, str | None]:
     if "," in answer or _OR.search(answer):  # several solutions, in whatever words; elsewhere `or` is a hedge
         answer, given = _OR.sub(",", answer), _OR.sub(",", given)
     return _formula(answer, commas_separate), _formula(given, commas_separate)
+
+
+def matrix_entries(text: str) -> list[list[str]] | None:
+    """The rows of a matrix, if the answer is one matrix and nothing else."""
+    found = _PLAIN_MATRIX.fullmatch(SIZE.sub("", without_dollars(text)).strip())
+    if found is None:
+        return None
+    return [[entry.strip() for entry in row.split("&")] for row in found[2].strip().removesuffix("\\\\").split("\\\\")]
 
 
 def _formula(text: str, commas_separate: bool) -> str | None:
@@ -63,6 +74,8 @@ def _formula(text: str, commas_separate: bool) -> str | None:
     for character, command in _CHARACTERS.items():
         text = text.replace(character, command)
     if not text.strip() or not text.isascii() or _has_words(text) or _BASE.fullmatch(text.strip()):
+        return None
+    if _EQUAL_NUMBERS.search(text):  # computer algebra would compare one side only
         return None
     if r"\begin" in text and not _ONE_MATRIX.fullmatch(text.strip()):
         return None

@@ -1,6 +1,6 @@
 """Whether two LaTeX answers are equal: by their normalised text, by their exact value, and last by computer algebra.
 
-text ── equal after normalising ──► right
+text ── equal after normalising ──► right; two matrices ──► entry by entry
   └─ number ── equal exact values ──► right; two different numbers ──► wrong
        └─ symbolic ── math-verify, in a worker process with a time limit ──► right or wrong
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 
-from lmgym.rewards.algebra import for_algebra
+from lmgym.rewards.algebra import for_algebra, matrix_entries
 from lmgym.rewards.comparison import Comparison
 from lmgym.rewards.latex import compare_exactly
 from lmgym.rewards.worker_pool import OverrunError, WorkerPool
@@ -31,12 +31,25 @@ def compare_latex(answer: str, given: str) -> Comparison:
     comparison = compare_exactly(answer, given)
     if comparison is not None:
         return comparison
+    rows, other_rows = matrix_entries(answer), matrix_entries(given)
+    if rows is not None and other_rows is not None:
+        return _compare_entries(rows, other_rows)
     right, other = for_algebra(answer, given)
     if right is None or other is None:
         return Comparison(False, "text")
     if not (_is_small(right) and _is_small(other)):
         return Comparison(False, "limit")
     return _by_algebra(right, other)
+
+
+def _compare_entries(rows: list[list[str]], other_rows: list[list[str]]) -> Comparison:
+    """Computer algebra accepts some matrices that differ, such as (4, 0) and (5, 0)."""
+    if [len(row) for row in rows] != [len(row) for row in other_rows]:
+        return Comparison(False, "text")
+    pairs = [pair for row, other in zip(rows, other_rows, strict=True) for pair in zip(row, other, strict=True)]
+    comparisons = [compare_latex(*pair) for pair in pairs]
+    wrong = [comparison for comparison in comparisons if not comparison.is_right]
+    return (wrong or comparisons)[-1]
 
 
 def second_opinion(answer: str, given: str) -> bool | None:

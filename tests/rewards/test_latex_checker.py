@@ -12,6 +12,7 @@ from lmgym.rewards.final_answer import BoxedAnswer, grade
 from lmgym.rewards.latex_checker import SECONDS, compare_latex
 
 EQUAL = [
+    (r"\begin{pmatrix} x+1 & 1/2 \\ 0 & 4 \end{pmatrix}", r"\begin{bmatrix}1+x&0.5\\0&4\\ \end{bmatrix}"),
     ("x^2", "x^{2}"),
     ("x_1", "x_{1}"),
     ("1+x", "x+1"),
@@ -46,6 +47,10 @@ EQUAL = [
 ]
 
 DIFFERENT = [
+    (r"\begin{pmatrix} 4 \\ 0 \end{pmatrix}", r"\begin{pmatrix} 5 \\ 0 \end{pmatrix}"),
+    (r"\begin{pmatrix} 0 \\ 0 \\ 0 \end{pmatrix}", r"\begin{pmatrix} 1 \\ 0 \\ 0 \end{pmatrix}"),
+    (r"\begin{pmatrix} 1 & 2 \end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"),
+    (r"0.56 = 56\%", r"1.56 = 56\%"),
     ("5", "5 or 6"),
     ("5", "5 is wrong"),
     ("5", r"5 \text{ or } 6"),
