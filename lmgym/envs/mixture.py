@@ -12,7 +12,7 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -146,14 +146,9 @@ class MixtureProblems(EndlessProblems):
             return task, rank % LENGTH
         return task, int(self._order(task, rank // size)[rank % size])
 
-    @overload
-    def __getitem__(self, index: int) -> Problem: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Problem]: ...
-    def __getitem__(self, index: int | slice) -> Problem | Sequence[Problem]:
-        if isinstance(index, slice):
-            return [self[position] for position in range(*index.indices(LENGTH))]
-        task, inner = self.place(self.checked(index))
+    def at(self, index: int) -> Problem:
+        """The problem of one of the tasks."""
+        task, inner = self.place(index)
         return self.tasks[task][inner]
 
     @property

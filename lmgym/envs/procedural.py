@@ -20,15 +20,23 @@ MOST_DRAWS = 1000
 class EndlessProblems(Sequence[Problem]):
     """A lazy sequence of 2^31 problems, which a run walks through in order."""
 
+    @abstractmethod
+    def at(self, index: int) -> Problem:
+        """The problem at an index from 0 to 2^31 − 1."""
+
     def __len__(self) -> int:
         return LENGTH
 
-    @staticmethod
-    def checked(index: int) -> int:
-        """The index, or an error if there is no such problem."""
+    @overload
+    def __getitem__(self, index: int) -> Problem: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Problem]: ...
+    def __getitem__(self, index: int | slice) -> Problem | Sequence[Problem]:
+        if isinstance(index, slice):
+            return [self.at(position) for position in range(*index.indices(LENGTH))]
         if not 0 <= index < LENGTH:
             raise IndexError(f"There is no problem {index}: the index must be an integer from 0 to {LENGTH - 1}.")
-        return int(index)
+        return self.at(int(index))
 
 
 class ProceduralProblems(EndlessProblems):
@@ -49,15 +57,9 @@ class ProceduralProblems(EndlessProblems):
         """The key that determines the split of a problem; problems that differ only in wording share it."""
         return problem.prompt
 
-    @overload
-    def __getitem__(self, index: int) -> Problem: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Problem]: ...
-    def __getitem__(self, index: int | slice) -> Problem | Sequence[Problem]:
-        if isinstance(index, slice):
-            return [self[position] for position in range(*index.indices(LENGTH))]
-        self.checked(index)
-        random_source = random.Random(f"{self.name}:{self.seed}:{int(index)}")
+    def at(self, index: int) -> Problem:
+        """The first draw of this index that belongs to the split."""
+        random_source = random.Random(f"{self.name}:{self.seed}:{index}")
         problem_id = f"{self.name}/{self.split}/{self.seed}/{index}"
         for problem in islice(self.draws(random_source, problem_id), MOST_DRAWS):
             if split_of(self.split_key(problem)) == self.split:
