@@ -24,9 +24,10 @@ gsm8k: $(VENV)/.installed
 gsm8k-qwen: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.gsm8k --recipe qwen $(ARGS)
 
-# Two at a time, a file each: the one that makes a clean machine installs while the others compute.
+# Two at a time, a file each: the one that makes a clean machine installs while the others compute. Each computes in one
+# thread, because two processes of two threads on two cores wait for each other most of the time.
 test: lint types
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m ""
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m ""
 
 # Without the slow tests and those that need the package index. Writes a summary and coverage.xml.
 coverage: $(VENV)/.tested

@@ -286,5 +286,5 @@ def flat_settings(settings: TrainSettings) -> dict[str, Any]:
     """Every setting by its flag's name, as config.json keeps them."""
     parts = (settings.task, settings.policy, settings.judge, settings.run)
     flat = {name: value for part in parts for name, value in asdict(part).items()}
-    del flat["minutes"]  # of a session, not of the run
+    del flat["minutes"], flat["from_episodes"]  # of a session; and what other settings say
     return flat | settings.algorithm.settings()

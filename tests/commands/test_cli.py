@@ -362,7 +362,7 @@ def test_an_old_run_whose_settings_are_no_more_is_refused_in_one_sentence(run, s
 
 def test_the_default_algorithm_has_few_settings(run):
     flags = flag_names(TrainSettings(find_algorithm("reinforce-stable").Config()))
-    assert 30 < len(flags) <= 52
+    assert 30 < len(flags) <= 54
     text = run("train", "--help").out
     assert all(f"--{flag}" in text for flag in flags)
 
