@@ -1,1 +1,1 @@
-"""Judges: language models that score steps, episodes or the episodes of a group, in batches."""
+"""Judges: language models and trained classifiers that score steps, episodes or the episodes of a group."""
