@@ -97,20 +97,17 @@ def test_the_example_that_the_project_began_with_works(machine):
 
 @pytest.mark.network
 @pytest.mark.parametrize(
-    ("extra", "flags"),
-    [
-        ("lora", "--lora_rank 4"),
-        ("wandb", "--track wandb"),
-        ("tensorboard", "--track tensorboard"),
-        ("trackio", "--track trackio"),
-    ],
+    ("extras", "flag"),
+    [(("lora",), "--lora_rank 4"), (("wandb", "tensorboard", "trackio"), "--track wandb tensorboard trackio")],
 )
-def test_an_extra_that_is_missing_is_named_and_alone_is_enough(machine, model_folder, extra, flags):
-    wanted = f"train --model {model_folder} --env arithmetic --shots 0 {TINY} {flags}".split()
-    told = machine.run("lmgym", *wanted, "--out", f"runs/without-{extra}", code=2, WANDB_MODE="offline")
-    assert f"pip install 'lmgym[{extra}]'" in told
-    layer = with_extra(machine, extra)
-    told = layer.run("python", "-m", "lmgym.commands.cli", *wanted, "--out", f"runs/with-{extra}", WANDB_MODE="offline")
+def test_extras_that_are_missing_are_named_and_are_enough(machine, model_folder, extras, flag):
+    wanted = f"train --model {model_folder} --env arithmetic --shots 0 {TINY}".split()
+    for extra in extras:
+        own = flag.split() if len(extras) == 1 else ["--track", extra]
+        told = machine.run("lmgym", *wanted, *own, "--out", f"runs/without-{extra}", code=2, WANDB_MODE="offline")
+        assert f"pip install 'lmgym[{extra}]'" in told
+    layer, out = with_extra(machine, ",".join(extras)), f"runs/with-{extras[0]}"
+    told = layer.run("python", "-m", "lmgym.commands.cli", *wanted, *flag.split(), "--out", out, WANDB_MODE="offline")
     assert "The run is in" in told
 
 
