@@ -158,7 +158,7 @@ class RLConfig:
         if is_stale and not self.corrects_stale_episodes():
             raise UserError(
                 "without importance weights only one update on fresh episodes is unbiased: give --tis_cap 2, or use "
-                "reinforce-stable, for --replay_episodes, --updates_per_iteration or --max_staleness."
+                "reinforce-stable, for --from_episodes, --replay_episodes, --updates_per_iteration or --max_staleness."
             )
         if self.max_staleness and (self.curriculum or self.resample_rounds > 1):
             raise UserError("--max_staleness goes with neither --curriculum nor --max_resample_rounds.")

@@ -311,6 +311,9 @@ class RLAlgorithm(ABC):
             result = self.evaluator.evaluate(self.iteration, self.trained_problems.fingerprints, progress)
         if result is not None:
             self.run.log_evaluation(self.iteration, result)
+            failed = [episode for episode in result.episodes if episode.error is not None]
+            if failed:
+                self.run.warn(f"{failures(failed, len(result.episodes))} They count as wrong.")
         return result
 
     @final

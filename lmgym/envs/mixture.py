@@ -181,7 +181,7 @@ def _pattern(shares: Sequence[float]) -> list[int]:
 def _options(text: str) -> dict[str, Any]:
     """The options within brackets, `largest=8, max_turns=4`."""
     pairs = [part.split("=", 1) for part in re.split(r",\s*(?=\w+\s*=)", text) if part.strip()]
-    if any(len(pair) != 2 for pair in pairs):
+    if any(len(pair) != 2 or not pair[1].strip() for pair in pairs):
         raise UserError(f"({text}) are not options: write (name=value, name=value).")
     options = {name.strip(): literal(value.strip()) for name, value in pairs}
     if "tools" in options:

@@ -130,8 +130,11 @@ def _made(name: str, split: str, options: dict[str, Any]) -> tuple[Env, str, str
         raise UserError(f'{name} has no split "{split}": it has {", ".join(registration.splits)}.')
     unknown = [option for option in options if option not in registration.options]
     if unknown and not registration.takes_any_option:
-        known, guess = ", ".join(registration.options) or "none", _nearest(unknown[0], registration.options)
-        raise UserError(f'{name} has no option "{unknown[0]}"{guess}; it has {known}.')
+        known, guess = ", ".join(registration.options), _nearest(unknown[0], [*registration.options, *WRAPPER_OPTIONS])
+        raise UserError(
+            f'{name} has no option "{unknown[0]}"{guess}; it has {known or "none"}, and as every environment '
+            f"{', '.join(WRAPPER_OPTIONS)}."
+        )
     missing = [option for option in registration.required if option not in options]
     if missing:
         raise UserError(

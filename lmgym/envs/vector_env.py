@@ -136,8 +136,13 @@ def _guarded(env: Env, state: State, action: Action) -> Step:
 
 
 def _step(env: Env, state: State, action: Action) -> Step:
-    """The transition of one episode."""
+    """The transition of one episode.
+
+    A model that has no tokens left, in its context or for the episode, writes nothing: the episode is truncated.
+    """
     reached, reward, terminated, truncated, info = env.step(action)
+    has_nothing_left = action.finish == "length" and bool(action.prompt_ids) and not action.token_ids
+    truncated = truncated or (has_nothing_left and not terminated)
     return Step(state, action, reward, terminated, truncated, info, _continued(reached, state, action))
 
 

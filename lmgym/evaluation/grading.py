@@ -36,4 +36,5 @@ def accuracy_by_env(episodes: Sequence[Episode]) -> dict[str, float]:
 
 def failures(failed: Sequence[Episode], count: int) -> str:
     """One sentence on the episodes, of so many, in which an environment, a reward, a tool or a judge failed."""
-    return f"{len(failed)} of {count} episodes failed, the first one ({failed[0].problem.id}) with: {failed[0].error}."
+    first, error = failed[0].problem.id, str(failed[0].error).rstrip(".")
+    return f"{len(failed)} of {count} episodes failed, the first one ({first}) with: {error}."

@@ -91,5 +91,8 @@ def newest_checkpoint(run: Path) -> Path:
     """The last complete checkpoint of a run directory."""
     complete = sorted(path.parent for path in run.glob(f"checkpoints/[0-9]*/{STATE}"))
     if not complete:
-        raise UserError(f"{run} has no checkpoint to resume from; give the folder of a run that saved one.")
+        raise UserError(
+            f"{run} has no checkpoint to resume from; give the folder of a run that saved one (--save_every, "
+            "--save_minutes), or start a new run from its weights with --model."
+        )
     return complete[-1]

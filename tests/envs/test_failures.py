@@ -20,7 +20,7 @@ from lmgym.envs.math_env import MathEnv
 from lmgym.envs.mixture import Mixture
 from lmgym.envs.time_limit import TimeLimitError, time_limit
 from lmgym.envs.vector_env import VectorEnv
-from lmgym.evaluation.evaluation import evaluate
+from lmgym.evaluation.evaluation import evaluate, play
 from lmgym.policies.policy_for import policy_for
 from lmgym.policies.scripted_policy import ScriptedPolicy
 from lmgym.rewards.latex_checker import _pool, compare_latex
@@ -172,6 +172,25 @@ def test_a_run_goes_on_without_them_and_says_how_many(model_folder, tmp_path, ca
     with pytest.raises(SystemExit):
         main(["train", "rloo", *flags, "--reward", f"{__name__}:always", "--out", str(tmp_path / "other")])
     assert "24 of 24 episodes failed" in " ".join(capsys.readouterr().err.split())
+
+
+class Forever(lmgym.Env):
+    """Replies without end, to a model of few tokens."""
+
+    def respond(self, state, text, finish):
+        return lmgym.Response(reply="again")
+
+
+@pytest.mark.parametrize("limit", [20, 0])
+def test_an_episode_that_its_environment_never_ends_is_truncated(limit):
+    """By the tokens of the episode, or by the context of the model."""
+    env = Forever(PROBLEMS)
+    policy = policy_for(env, tiny_model(), policy="chat", shots=0, max_tokens=200, max_episode_tokens=limit)
+    (episode,) = play(policy, env, [0], temperature=1.0)
+    assert episode.steps[-1].truncated
+    assert episode.error is None
+    written = [place for place, is_action in enumerate(episode.mask) if is_action]
+    assert len(written) == 20 if limit else 1000 < written[-1] < 2048
 
 
 def test_an_environment_of_ones_own_may_take_longer():
