@@ -24,6 +24,8 @@ def exportable(env: Env) -> Env:
         raise UserError(
             "An environment with tools cannot be exported: make it without them, and use the library's own."
         )
+    if any(part.players > 1 for part in parts):
+        raise UserError(f"{name_of(env)} is played by several episodes at once: make it with an opponent.")
     if any(getattr(part, "stepwise", False) for part in parts):
         raise UserError(
             f"{name_of(env)} takes one line as an action, but a completion is a whole answer: make it with "

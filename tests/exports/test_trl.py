@@ -202,3 +202,8 @@ def test_what_cannot_be_exported_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=r"pip install 'lmgym\[trl\]'"):
         prompt_dataset(arithmetic, problems=1)
+
+
+def test_self_play_is_refused():
+    with pytest.raises(UserError, match="several episodes at once"):
+        reward_function(lmgym.make("number-race"))
