@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lmgym.distributed.processes import processes
-from lmgym.errors import UserError
+from lmgym.errors import UserError, described
 from lmgym.rewards.reward import checked_reward
 from lmgym.types import Action, Episode, Problem, State, Step
 
@@ -135,19 +135,20 @@ class Buffer:
         return drawn
 
     def rescore(self, reward: Callable[[Problem, str], float]) -> None:
-        """Replaces the reward of every episode's last step by a function of the problem and the episode's text.
+        """Replaces the rewards of every episode by one at its end, a function of the problem and the episode's text.
 
         An episode for which the function raises has its error.
         """
         rescored = []
         for episode in self.episodes:
-            last = episode.steps[-1]
+            steps = [replace(step, reward=0.0) for step in episode.steps]
+            info = {name: value for name, value in steps[-1].info.items() if name != "rewards"}  # the old one's parts
             try:
                 value = checked_reward(reward(episode.problem, episode.text), reward, episode.problem)
-                last = replace(last, reward=value)
+                steps[-1] = replace(steps[-1], reward=value, info=info)
             except Exception as error:  # of any kind: rewards are code of others
-                last = replace(last, reward=0.0, info={**last.info, "error": f"{type(error).__name__}: {error}"})
-            rescored.append(replace(episode, steps=(*episode.steps[:-1], last)))
+                steps[-1] = replace(steps[-1], info={**info, "error": described(error)})
+            rescored.append(replace(episode, steps=tuple(steps)))
         self.episodes = deque(rescored)
 
     def save(self, path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from lmgym.errors import UserError
+from lmgym.errors import UserError, described
 
 
 def import_module(name: str, given: str) -> ModuleType:
@@ -20,7 +20,7 @@ def import_module(name: str, given: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:
-        reason = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+        reason = str(error) if isinstance(error, ImportError) else described(error)
         raise UserError(f"{given} cannot be imported from {Path.cwd()}: {reason}.") from error
 
 

@@ -253,14 +253,14 @@ def test_sampling_draws_whole_groups_without_repeats():
     assert buffer.sample(5, np.random.default_rng(1)) == buffer.sample(5, np.random.default_rng(1))
 
 
-def test_rescoring_replaces_the_last_reward_by_a_function_of_problem_and_text():
+def test_rescoring_replaces_the_rewards_by_a_function_of_problem_and_text():
     buffer = Buffer(capacity=10)
     old = play(buffer=buffer)
     buffer.rescore(
         lambda problem, text: len(problem.prompt) if text.startswith("line 0") and "<|end|>" not in text else 0
     )
     for before, after in zip(old, buffer.episodes, strict=True):
-        assert after.rewards == (*before.rewards[:-1], float(len(before.problem.prompt)))
+        assert after.rewards == (*(0.0 for _ in before.rewards[1:]), float(len(before.problem.prompt)))
         assert after.tokens == before.tokens
     assert buffer.capacity == 10
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -127,11 +126,12 @@ def _resume(folder: Path, named: str | None, arguments: list[str]) -> None:
     from lmgym.algorithms.registry import find_algorithm
     from lmgym.commands.resume import algorithm_of, require_names, resume
     from lmgym.commands.train import settings_from
+    from lmgym.commands.trained_settings import saved_config
     from lmgym.runs.old_names import check_old_run, upgraded
 
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; give --resume the folder of a run.")
-    raw = _saved_config(folder)
+    raw = saved_config(folder)
     saved, changes = upgraded(folder, raw)
     name = algorithm_of(folder, saved, named)
     config_class = find_algorithm(name).Config
@@ -157,25 +157,11 @@ def _parse_train(config_class: Any, arguments: list[str], prog: str, default: An
 
 
 def _eval(arguments: list[str]) -> None:
-    from lmgym.algorithms.config import RLConfig
     from lmgym.commands.evaluate import EvalSettings, run_evaluation
-    from lmgym.commands.resume import require_names
-    from lmgym.commands.train import settings_from
-    from lmgym.runs.old_names import upgraded
 
     default = EvalSettings()
-    model = _value_of("--model", arguments)
-    if model is not None and (Path(model) / "config.json").is_file() and (Path(model) / "metrics.jsonl").is_file():
-        # By default a run is evaluated as it was trained: same task, same prompt.
-        saved, changes = upgraded(Path(model), _saved_config(Path(model)))
-        if changes:
-            messages.print(changes, markup=False, soft_wrap=True)
-        require_names(Path(model), saved, ("env", "policy", "shots"), arguments)
-        trained = settings_from(RLConfig, saved)
-        place = replace(trained.policy, engine="torch", servers="", weights_folder="", shard=False)
-        trained.policy = replace(place, lora_rank=0)  # it is evaluated here, wherever it was trained
-        if _value_of("--env", arguments) is not None:  # the run's options are those of the run's own environment
-            trained.task.env_options, trained.run.eval_env = {}, ""
+    trained = _trained(arguments)
+    if trained is not None:  # by default a run is evaluated as it was trained: same task, same prompt
         default = EvalSettings(replace(default.measure, eval_env=trained.run.eval_env), trained.task, trained.policy)
     run_evaluation(_parse_task(EvalSettings, arguments, "lmgym eval", default))
 
@@ -185,7 +171,7 @@ def _play(arguments: list[str]) -> None:
 
     if arguments and not arguments[0].startswith("-"):
         arguments = ["--env", *arguments]
-    play(_parse_task(PlaySettings, arguments, "lmgym play", PlaySettings()))
+    play(_parse_task(PlaySettings, arguments, "lmgym play", _with_trained(PlaySettings(), arguments)))
 
 
 def _serve(arguments: list[str]) -> None:
@@ -212,7 +198,7 @@ def _selftest(arguments: list[str]) -> None:
 def _rollout(arguments: list[str]) -> None:
     from lmgym.commands.rollout import RolloutSettings, rollout
 
-    rollout(_parse_task(RolloutSettings, arguments, "lmgym rollout", RolloutSettings()))
+    rollout(_parse_task(RolloutSettings, arguments, "lmgym rollout", _with_trained(RolloutSettings(), arguments)))
 
 
 def _rescore(arguments: list[str]) -> None:
@@ -306,14 +292,17 @@ def _without(flag: str, arguments: list[str]) -> list[str]:
     return [argument for argument in others if not argument.startswith(f"{flag}=")]
 
 
-def _saved_config(folder: Path) -> dict[str, Any]:
-    try:
-        saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder} is not a run of lmgym: its config.json cannot be read ({error}).") from None
-    if not isinstance(saved, dict) or "algorithm" not in saved:
-        raise UserError(f"{folder} is not a run of lmgym: its config.json names no algorithm.")
-    return saved
+def _trained(arguments: list[str]) -> Any:
+    """The settings that the run at --model was trained with, or None for another model."""
+    from lmgym.commands.trained_settings import trained_settings
+
+    return trained_settings(_value_of("--model", arguments), _value_of("--env", arguments), arguments)
+
+
+def _with_trained(default: Any, arguments: list[str]) -> Any:
+    """The default settings, with the task and the prompt of the run at --model, if it is one."""
+    trained = _trained(arguments)
+    return default if trained is None else replace(default, task=trained.task, policy=trained.policy)
 
 
 if __name__ == "__main__":

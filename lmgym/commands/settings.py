@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lmgym.envs import Env, make, takes_option
 from lmgym.envs.options import literal
-from lmgym.errors import UserError
+from lmgym.errors import UserError, described
 from lmgym.types import Problem
 
 if TYPE_CHECKING:  # listing what there is needs no torch
@@ -46,8 +46,11 @@ class TaskSettings:
             options["reward"] = load_reward(self.reward)
         try:
             return make(self.env, split=split, **options)
-        except TypeError as error:
-            raise UserError(f"{self.env} cannot be made with --env_options {options}: {error}.") from error
+        except UserError:
+            raise
+        except Exception as error:  # of any kind: environments are code of others
+            given = f" with --env_options {options}" if options else ""
+            raise UserError(f"{self.env} cannot be made{given}: {described(error)}.") from error
 
 
 @dataclass

@@ -13,7 +13,7 @@ from lmgym.distributed.processes import processes
 from lmgym.envs.env import Env
 from lmgym.envs.step_threads import StepThreads
 from lmgym.envs.time_limit import time_limit
-from lmgym.errors import UserError
+from lmgym.errors import UserError, described
 from lmgym.types import Action, State, Step
 
 CHECK_SECONDS = 0.5
@@ -123,7 +123,7 @@ def _first_state(env: Env, seed: int, index: int) -> State:
         raise
     except Exception as error:  # of any kind: environments are code of others
         name = type(env).__name__
-        raise UserError(f"{name} cannot start an episode of problem {index}: {_sentence(error)}.") from error
+        raise UserError(f"{name} cannot start an episode of problem {index}: {described(error)}.") from error
 
 
 def _guarded(env: Env, state: State, action: Action) -> Step:
@@ -148,13 +148,9 @@ def _step(env: Env, state: State, action: Action) -> Step:
 
 def _failed(env: Env, state: State, action: Action, error: Exception) -> Step:
     """The end of an episode whose environment failed."""
-    info = {**env.episode_info, "error": _sentence(error), "final": True}
+    info = {**env.episode_info, "error": described(error), "final": True}
     reached = _continued(state.after(action.text), state, action)
     return Step(state, action, 0.0, False, True, info, reached)
-
-
-def _sentence(error: Exception) -> str:
-    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
 
 
 def _continued(reached: State, state: State, action: Action) -> State:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from lmgym.buffer import group_key
-from lmgym.errors import UserError
+from lmgym.errors import UserError, described
 from lmgym.types import Episode
 
 
@@ -59,7 +59,7 @@ class Judge(ABC):
         try:
             return self._judged(episodes)
         except Exception as error:
-            return [self._failed(episode, f"{type(error).__name__}: {error}") for episode in episodes]
+            return [self._failed(episode, described(error)) for episode in episodes]
 
     def _with_scores(self, episode: Episode, scores: Sequence[float]) -> Episode:
         if not all(map(math.isfinite, scores)):

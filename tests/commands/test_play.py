@@ -6,6 +6,7 @@ import io
 
 import pytest
 
+from lmgym.buffer import Buffer
 from lmgym.commands.cli import main
 
 
@@ -31,6 +32,27 @@ def test_a_model_plays_and_its_text_is_shown(model_folder, capsys):
     said = capsys.readouterr().out
     assert "I think of a number" in said
     assert "The episode" in said
+
+
+@pytest.fixture(scope="module")
+def trained(model_folder, tmp_path_factory):
+    """A run whose model writes one letter per action, of a policy that writes whole answers."""
+    out = tmp_path_factory.mktemp("trained") / "run"
+    flags = ["--model", str(model_folder), "--env", "guess-number", "--shots", "0", "--max_tokens", "1"]
+    flags += ["--policy", "chat", "--eval_problems", "0", "--env_options", "max_turns", "2"]
+    size = ["--iterations", "1", "--problems_per_iteration", "2", "--group_size", "2"]
+    main(["train", "rloo", *flags, *size, "--out", str(out)])
+    return out
+
+
+def test_the_model_of_a_run_plays_and_samples_as_it_was_trained(trained, tmp_path, capsys):
+    main(["play", "guess-number", "--model", str(trained)])
+    assert "The episode" in capsys.readouterr().out
+    out = tmp_path / "episodes.jsonl"
+    main(["rollout", "--model", str(trained), "--problems", "1", "--group_size", "2", "--out", str(out)])
+    for episode in Buffer.load(out).episodes:
+        assert episode.problem.prompt.startswith("I think of a number")
+        assert all(len(step.action.token_ids) == 1 for step in episode.steps)
 
 
 def test_a_model_plays_against_itself(model_folder, capsys):

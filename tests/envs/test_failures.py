@@ -168,7 +168,9 @@ def test_a_run_goes_on_without_them_and_says_how_many(model_folder, tmp_path, ca
     assert "8 of 24 episodes failed, the first one" in " ".join(capsys.readouterr().err.split())
     saved = list(Buffer.load(out / "episodes.jsonl").episodes)
     assert len(saved) == 48
-    assert sum(episode.error == "RuntimeError: no connection" for episode in saved) == 16
+    failed = [episode.error for episode in saved if episode.error is not None]
+    assert len(failed) == 16
+    assert all(error.startswith("RuntimeError: no connection (test_failures.py, line ") for error in failed)
     with pytest.raises(SystemExit):
         main(["train", "rloo", *flags, "--reward", f"{__name__}:always", "--out", str(tmp_path / "other")])
     assert "24 of 24 episodes failed" in " ".join(capsys.readouterr().err.split())
@@ -325,3 +327,18 @@ def test_rescoring_counts_what_fails(model_folder, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["rescore", str(episodes), "--reward", f"{__name__}:always"])
     assert "no episode could be scored" in " ".join(capsys.readouterr().err.split())
+
+
+def test_code_of_the_user_that_raises_is_named_with_its_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "broken_env.py").write_text(
+        "import lmgym\n\n\nclass Broken(lmgym.Env):\n    def __init__(self):\n        1 / 0\n"
+    )
+    (tmp_path / "broken_module.py").write_text("x = 1\nraise ValueError('no')\n")
+    monkeypatch.chdir(tmp_path)
+    for env, said in (
+        ("broken_env:Broken", "cannot be made: ZeroDivisionError: division by zero (broken_env.py, line 6)."),
+        ("broken_module:Env", "ValueError: no (broken_module.py, line 2)."),
+    ):
+        with pytest.raises(SystemExit):
+            main(["play", env])
+        assert said in " ".join(capsys.readouterr().err.split())
