@@ -34,26 +34,28 @@ class Settings:
 
 
 def main(settings: Settings) -> None:
-    """Trains, evaluates and writes the table."""
+    """Evaluates the untrained model, then trains and evaluates step by step; the table grows with each step."""
     recipe, folder = RECIPES[settings.recipe], Path(settings.runs) / settings.recipe
     folder.mkdir(parents=True, exist_ok=True)
     ends = time.monotonic() + 60 * settings.minutes if settings.minutes else None
+    rows = {"before": row("before", _evaluate("before", recipe.model, recipe.untrained_policy, folder, ends))}
+    differences: list[dict[str, Any]] = []
     for training in recipe.trainings:
         _train(training, recipe, folder, ends)
-    models = {"before": (recipe.model, recipe.untrained_policy)}
-    models |= {each.name: (str(folder / each.name), recipe.policy) for each in recipe.trainings}
-    rows = [row(name, _evaluate(name, *model, folder, ends)) for name, model in models.items()]
-    starts = [each.start or "before" for each in recipe.trainings]
-    by_name = {each["name"]: each for each in rows}
-    differences = [
-        difference(by_name[start], by_name[each.name]) for start, each in zip(starts, recipe.trainings, strict=True)
-    ]
-    differences += [difference(rows[0], by_name[each.name]) for each in recipe.trainings if each.start]
+        found = row(training.name, _evaluate(training.name, str(folder / training.name), recipe.policy, folder, ends))
+        rows[training.name] = found
+        starts = dict.fromkeys((training.start or "before", "before"))
+        differences += [difference(rows[start], found) for start in starts]
+        _write(settings.recipe, list(rows.values()), differences)
+    results.print(table(list(rows.values()), differences), markup=False, soft_wrap=True)
+
+
+def _write(recipe: str, rows: list[dict[str, Any]], differences: list[dict[str, Any]]) -> None:
+    """The table so far, as JSON and in Markdown."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    found = {"recipe": settings.recipe, "commit": commit, "rows": rows, "differences": differences}
-    (HERE / f"{settings.recipe}.json").write_text(json.dumps(found, indent=1) + "\n")
-    (HERE / f"{settings.recipe}.md").write_text(table(rows, differences) + "\n")
-    results.print(table(rows, differences), markup=False, soft_wrap=True)
+    found = {"recipe": recipe, "commit": commit, "rows": rows, "differences": differences}
+    (HERE / f"{recipe}.json").write_text(json.dumps(found, indent=1) + "\n")
+    (HERE / f"{recipe}.md").write_text(table(rows, differences) + "\n")
 
 
 def _train(training: Training, recipe: Recipe, folder: Path, ends: float | None) -> None:
