@@ -48,7 +48,8 @@ class RLConfig:
     recompute_activations: bool = False
     """Gradient checkpointing: recompute activations in the backward pass; less memory, slower."""
     curriculum: bool = False
-    """Prefer problems with a success rate of 20 to 80 % when last sampled, among the first 1024 of the task."""
+    """Half of an iteration's problems, if there are as many, had a success rate of 20 to 80 % when last sampled; the
+    others are new ones."""
     replay_episodes: int = 0
     """Episodes of earlier iterations, in whole groups, added to each update."""
     max_staleness: int = 0

@@ -15,7 +15,7 @@ TOO_HARD, TOO_EASY = 0.2, 0.8
 """Success rates outside of this range give groups with little or no advantage."""
 
 POOL = 1024
-"""How many problems of a task a curriculum chooses from."""
+"""How many problems of an endless task a curriculum chooses from."""
 
 
 class ProblemOrder:
@@ -35,7 +35,7 @@ class ProblemOrder:
         """Problems of medium success rate first, by the episodes of earlier iterations."""
         before = [episode for episode in episodes if episode.iteration < iteration]
         random = np.random.default_rng([self.seed, iteration])
-        pool = min(len(self.problems), POOL)
+        pool = POOL if isinstance(self.problems, EndlessProblems) else len(self.problems)
         ids = [self.problems[index].id for index in range(pool)]
         return choose_problems(random.permutation(pool).tolist(), ids, success_rates(before), self.count)
 
@@ -69,6 +69,5 @@ def choose_problems(order: Sequence[int], ids: Sequence[str], rates: Mapping[str
     """
     medium = [index for index in order if TOO_HARD <= rates.get(ids[index], -1.0) <= TOO_EASY]
     unseen = [index for index in order if ids[index] not in rates]
-    chosen = medium[: count - count // 2] + unseen
-    chosen += [index for index in (*medium, *order) if index not in set(chosen)]
-    return list(islice(cycle(dict.fromkeys(chosen)), count))
+    chosen = dict.fromkeys([*medium[: count - count // 2], *unseen, *medium, *order])
+    return list(islice(cycle(chosen), count))

@@ -12,6 +12,7 @@ from typing import Any
 
 from lmgym.errors import UserError
 from lmgym.lookup import nearest
+from lmgym.rewards.calculations import IntermediateResults
 from lmgym.rewards.final_answer import AnswerForm, FinalAnswer
 from lmgym.rewards.reward import Reward, checked_reward
 from lmgym.rewards.text_form import Length, Overlong, Repetition, StatesAnswer
@@ -20,8 +21,13 @@ from lmgym.types import Problem
 OF_FORM: dict[str, Callable[[AnswerForm], Reward]] = {"correct": FinalAnswer, "form": StatesAnswer}
 """Rewards that depend on how the environment's answers are stated."""
 
-OF_TEXT: dict[str, Callable[..., Reward]] = {"overlong": Overlong, "length": Length, "repetition": Repetition}
-"""Rewards of the text alone, with whole numbers as arguments."""
+OF_TEXT: dict[str, Callable[..., Reward]] = {
+    "overlong": Overlong,
+    "length": Length,
+    "repetition": Repetition,
+    "intermediate": IntermediateResults,
+}
+"""Rewards that need nothing else of the environment, with whole numbers as arguments."""
 
 _NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)"
 _TERM = re.compile(
