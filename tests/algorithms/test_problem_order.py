@@ -9,7 +9,9 @@ from hand_made import Turn, make_episode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmgym.algorithms.problem_order import choose_problems, success_rates
+import lmgym
+from lmgym import Problem
+from lmgym.algorithms.problem_order import POOL, ProblemOrder, choose_problems, success_rates
 
 IDS = [f"p{index}" for index in range(12)]
 
@@ -45,3 +47,12 @@ def test_there_are_always_enough_and_none_twice(order, rates, count):
 
 def test_a_task_smaller_than_an_iteration_is_gone_through_again():
     assert choose_problems([2, 0, 1], IDS, {}, 7) == [2, 0, 1, 2, 0, 1, 2]
+
+
+def test_a_curriculum_chooses_from_all_problems_of_a_file_and_the_first_of_an_endless_task():
+    problems = [Problem(f"p{index}", "", "") for index in range(2 * POOL)]
+    last = [episode(2 * POOL - 1, reward) for reward in (0.0, 1.0)]
+    order = ProblemOrder(problems, count=4, seed=0)
+    assert order.curriculum(1, last)[:1] == [2 * POOL - 1]
+    endless = ProblemOrder(lmgym.make("word-problems").problems, count=4, seed=0)
+    assert max(index for iteration in range(50) for index in endless.curriculum(iteration, [])) < POOL
