@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import lmgym
 from lmgym import Problem
 from lmgym.rewards.calculations import IntermediateResults
+from lmgym.rewards.custom import load_reward
 
 SOLUTION = "48/2 = <<48/2=24>>24 in May.\n48+24 = <<48+24=72>>72 altogether.\nThe answer is: 72"
 
@@ -44,7 +45,7 @@ def test_it_is_from_0_to_1_and_1_only_for_the_same_results(found, known):
 
 
 def test_worked_solutions_of_gsm8k_have_all_their_results():
-    env = lmgym.make("gsm8k", reward=lmgym.rewards.custom.load_reward("intermediate"))
-    rewards = [env.reward(problem, problem.solution) for problem in env.problems]
+    reward = load_reward("intermediate")
+    rewards = [reward(problem, problem.solution) for problem in lmgym.make("gsm8k").problems]
     assert set(rewards) <= {0.0, 1.0}
     assert sum(rewards) / len(rewards) > 0.95  # a few have no annotated calculation
