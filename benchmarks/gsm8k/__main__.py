@@ -25,7 +25,7 @@ class Settings:
     """Which recipe to repeat."""
 
     recipe: Literal["small", "qwen"] = "small"
-    """small: SmolLM2-135M, one pass of supervised fine-tuning and then RL, line by line with the calculator; qwen:
+    """small: SmolLM2-135M, supervised fine-tuning and then RL, line by line with the calculator; qwen:
     qwen2.5-coder-0.5b, a short warm start and then RL."""
     runs: str = "runs/gsm8k"
     """Where the runs and the evaluations are kept."""

@@ -43,7 +43,7 @@ SMALL_SFT = _flags(
     micro_batch_tokens=2048,
     evaluate_every=110,
 )
-# Not chosen by trials: none of the two so far showed a gain (trials.md).
+# Not chosen by trials: neither of the two so far showed a gain (trials.md).
 SMALL_RL = _flags(
     iterations=20,
     problems_per_iteration=32,

@@ -40,8 +40,9 @@ def trained_settings(model: str | None, env: str | None, arguments: Sequence[str
         messages.print(changes, markup=False, soft_wrap=True)
     require_names(Path(model), saved, ("env", "policy", "shots"), arguments)
     trained = settings_from(RLConfig, saved)
-    place = replace(trained.policy, engine="torch", servers="", weights_folder="", shard=False)
-    trained.policy = replace(place, model=model, lora_rank=0)
+    trained.policy = replace(
+        trained.policy, model=model, lora_rank=0, engine="torch", servers="", weights_folder="", shard=False
+    )
     if env is not None:
         trained.task.env_options, trained.run.eval_env = {}, ""
     return trained

@@ -8,6 +8,7 @@ import pytest
 
 from lmgym.buffer import Buffer
 from lmgym.commands.cli import main
+from lmgym.commands.play import PlaySettings
 
 
 def test_a_person_plays_and_sees_the_reward_and_its_parts(monkeypatch, capsys):
@@ -45,9 +46,14 @@ def trained(model_folder, tmp_path_factory):
     return out
 
 
-def test_the_model_of_a_run_plays_and_samples_as_it_was_trained(trained, tmp_path, capsys):
+def test_the_model_of_a_run_plays_and_samples_as_it_was_trained(trained, tmp_path, monkeypatch, capsys):
     main(["play", "guess-number", "--model", str(trained)])
     assert "The episode" in capsys.readouterr().out
+    settings: list[PlaySettings] = []
+    monkeypatch.setattr("lmgym.commands.play.play", settings.append)
+    main(["play", "guess-number", "--model", str(trained)])
+    policy = settings[0].policy
+    assert (policy.policy, policy.shots, policy.max_tokens) == ("chat", 0, 1)
     out = tmp_path / "episodes.jsonl"
     main(["rollout", "--model", str(trained), "--problems", "1", "--group_size", "2", "--out", str(out)])
     for episode in Buffer.load(out).episodes:
