@@ -96,6 +96,24 @@ def best_against_worst(returns: Tensor, group: Tensor, seed: Tensor) -> Tensor:
     return best.to(returns.dtype) - worst.to(returns.dtype)  # 0 if all returns are equal: both are the same
 
 
+def down_sampled(advantages: Tensor, group: Tensor, keep: int, seed: Tensor) -> Tensor:
+    """Advantages [episodes, length] of at most `keep` episodes of each group, 0 for the others.
+
+    Half of those kept had a positive advantage and half a negative one, where there are as many; the lower seeds are
+    kept. Each stands for all of its sign in the group, so that the expected gradient is that of all episodes. Learning
+    from a part of the rollouts is the idea of Xu et al., 2025, https://arxiv.org/abs/2504.13818, who choose by reward.
+    """
+    counts = (advantages.abs().amax(dim=1) > EPS).to(advantages.dtype)
+    is_positive = advantages.sum(dim=1) >= 0
+    stratum = 2 * group + is_positive
+    size = _group_sums(counts, stratum)[0][stratum]
+    of_other_sign = _group_sums(counts, group)[0][group] - size
+    share = torch.where(is_positive, (keep + 1) // 2, keep // 2)
+    kept = torch.minimum(size, torch.maximum(share, keep - of_other_sign))
+    weight = (_rank_in_group(counts, stratum, seed) < kept) * counts * size / kept.clamp(min=1)
+    return advantages * weight[:, None]
+
+
 def _rank_in_group(returns: Tensor, group: Tensor, seed: Tensor) -> Tensor:
     """How many episodes of its group rank before each one: by return, then by seed, never by content."""
     equal = returns == returns[:, None]

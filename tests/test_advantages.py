@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmgym.advantages import batch_baseline, discounted_returns, group_baseline, token_returns
+from lmgym.advantages import batch_baseline, discounted_returns, down_sampled, group_baseline, token_returns
 
 NUMBERS = st.floats(-4, 4, width=32)
 DISCOUNTS = st.sampled_from([0.0, 0.5, 0.9, 1.0])
@@ -128,3 +130,25 @@ def test_token_returns_sum_later_tokens_discounted_once_per_step_whatever_stands
             later = [place for place in range(token + 1, len(line)) if line[place] >= 0]
             expected = sum(discount ** (line[place] - step) * values[row][place] for place in later)
             assert float(found[row, token]) == pytest.approx(expected, abs=1e-4)
+
+
+@given(st.lists(st.sampled_from([-2.0, -0.5, 0.0, 1.0, 3.0]), min_size=2, max_size=5), st.integers(2, 5))
+@settings(max_examples=40, deadline=None)
+def test_down_sampled_advantages_are_right_on_average_over_seeds(values, keep):
+    """Seeds are independent of what an episode is: over all their orders each advantage has its mean."""
+    advantages, group = torch.tensor(values)[:, None].repeat(1, 3), torch.full((len(values),), 1)
+    orders = [torch.tensor(order) for order in itertools.permutations(range(len(values)))]
+    found = torch.stack([down_sampled(advantages, group, keep, seed) for seed in orders])
+    assert torch.allclose(found.mean(dim=0), advantages, atol=1e-5)
+    kept = (found[..., 0] != 0).sum(dim=1)
+    assert (kept == min(keep, sum(value != 0 for value in values))).all()
+
+
+def test_down_sampling_keeps_both_signs_of_each_group():
+    group = torch.tensor([0] * 8 + [1] * 8)
+    advantages = torch.tensor([1.0] + [-1 / 7] * 7 + [1 / 7] * 7 + [-1.0])[:, None]
+    found = down_sampled(advantages, group, 4, torch.arange(16))[:, 0]
+    assert found[0] == 1.0
+    assert found[15] == -1.0
+    assert torch.allclose(found[1:8], torch.tensor([-1 / 3] * 3 + [0.0] * 4))
+    assert torch.allclose(found[8:15], torch.tensor([1 / 3] * 3 + [0.0] * 4))

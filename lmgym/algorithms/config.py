@@ -180,6 +180,12 @@ class RLConfig:
         group_filter, kl, settings = self.part(GroupFilter), self.part(KLPenalty), self.settings()
         if group_filter is None:
             return
+        entropy_coeff = settings.get("entropy_coeff", 0.0)
+        if group_filter.learn_per_group and ((kl is not None and kl.in_loss) or entropy_coeff):
+            raise UserError(
+                "--learn_per_group weights advantages, not the KL and the entropy in the loss: give --kl_coeff 0 (or "
+                "--kl_place reward) and --entropy_coeff 0."
+            )
         default = type(self)().part(GroupFilter)
         if not group_filter.filter_groups:
             if default is not None and group_filter.max_resample_rounds > max(1, default.max_resample_rounds):

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmgym.advantages import EPS, informative_groups
+from lmgym.advantages import EPS, down_sampled, informative_groups
 from lmgym.algorithms.catalogue import name_of
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.continued_rollouts import ContinuedRollouts
@@ -194,7 +194,7 @@ class RLAlgorithm(ABC):
         return batch
 
     def select_for_update(self, batch: Batch) -> Batch:
-        """The episodes to compute: those with a gradient, of the groups that the group filter keeps."""
+        """The episodes to compute: those with a gradient, of those that the group filter keeps."""
         config = self.config
         kl, entropy, group_filter = config.part(KLPenalty), config.part(EntropyBonus), config.part(GroupFilter)
         if group_filter is not None and group_filter.filter_groups:
@@ -203,6 +203,9 @@ class RLAlgorithm(ABC):
             first = batch.group[informative & batch.on_policy].unique()[: config.problems_per_iteration]
             kept = informative & (torch.isin(batch.group, first) | ~batch.on_policy)
             batch = batch.select(kept).recounted()
+        if group_filter is not None and group_filter.learn_per_group:
+            kept_advantages = down_sampled(batch.advantages, batch.group, group_filter.learn_per_group, batch.seed)
+            batch = batch.with_(advantages=kept_advantages)
         if (kl is not None and kl.in_loss) or (entropy is not None and entropy.entropy_coeff):
             return batch
         return batch.select(batch.advantages.abs().amax(dim=1) > EPS)

@@ -113,6 +113,8 @@ def test_and_takes_what_it_can_do(name, given):
         (ReinforceConfig(schedule="exp"), "--schedule"),  # type: ignore[arg-type]
         (ReinforceConfig(importance=TruncatedImportanceSampling(0.5)), "0 or at least 1"),
         (ReinforceConfig(group_filter=GroupFilter(True), baseline="batch"), "no group has that"),
+        (ReinforceConfig(group_filter=GroupFilter(learn_per_group=1)), "give 2 or more"),
+        (ReinforceConfig(group_filter=GroupFilter(learn_per_group=4), kl=KL(0.1)), "--learn_per_group weights"),
     ],
 )
 def test_from_python_too_a_value_must_be_one_of_the_choices(config, says):

@@ -73,9 +73,11 @@ TRUTH = gradient(expected_return)
         ("grpo", {"advantage_norm": "none", "averaging": "constant"}, 3, 2 / 3 / LIMIT),
         ("rloo", {}, 2, 1 / LIMIT),
         ("rloo", {}, 3, 1 / LIMIT),
+        ("rloo", {"learn_per_group": 2}, 3, 1 / LIMIT),  # from two of three episodes the same in expectation
         ("dr-grpo", {}, 2, 1 / 2 / LIMIT),
         ("dr-grpo", {}, 3, 2 / 3 / LIMIT),
         ("cispo", {"advantage_norm": "none"}, 2, 1 / 2 / LENGTH),
+        ("cispo", {"advantage_norm": "none", "learn_per_group": 2}, 3, 2 / 3 / LENGTH),
         ("sapo", {"advantage_norm": "none"}, 2, 1 / 2 / LENGTH),
         ("gspo", {"advantage_norm": "none"}, 2, 1 / 2 / LENGTH),
         ("dapo", {"advantage_norm": "none", **NO_FILTER}, 2, 1 / 2 / LENGTH),
