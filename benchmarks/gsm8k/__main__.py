@@ -7,12 +7,14 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import tyro
 
+from benchmarks.gsm8k.curves import Curve, draw, read_curve
 from benchmarks.gsm8k.evaluations import MEASURES, difference, row, table
 from benchmarks.gsm8k.recipes import RECIPES, TASK, VALIDATION, Recipe, Training
 from lmgym.console import messages, results
@@ -29,6 +31,8 @@ class Settings:
     qwen2.5-coder-0.5b, a short warm start and then RL."""
     runs: str = "runs/gsm8k"
     """Where the runs and the evaluations are kept."""
+    measures: tuple[Literal["test", "sampled", "svamp"], ...] = ("test", "sampled", "svamp")
+    """What to evaluate of each model; figures that were measured before stay in the table."""
     minutes: float = 0.0
     """Stop in time for this session to end within so many minutes; the same command continues. 0: no limit."""
 
@@ -38,24 +42,29 @@ def main(settings: Settings) -> None:
     recipe, folder = RECIPES[settings.recipe], Path(settings.runs) / settings.recipe
     folder.mkdir(parents=True, exist_ok=True)
     ends = time.monotonic() + 60 * settings.minutes if settings.minutes else None
-    rows = {"before": row("before", _evaluate("before", recipe.model, recipe.untrained_policy, folder, ends))}
-    differences: list[dict[str, Any]] = []
+    measures = settings.measures
+    found = _evaluate("before", recipe.model, recipe.untrained_policy, measures, folder, ends)
+    rows, differences = {"before": row("before", found)}, list[dict[str, Any]]()
     for training in recipe.trainings:
         _train(training, recipe, folder, ends)
-        found = row(training.name, _evaluate(training.name, str(folder / training.name), recipe.policy, folder, ends))
-        rows[training.name] = found
+        found = _evaluate(training.name, str(folder / training.name), recipe.policy, measures, folder, ends)
+        rows[training.name] = row(training.name, found)
         starts = dict.fromkeys((training.start or "before", "before"))
-        differences += [difference(rows[start], found) for start in starts]
-        _write(settings.recipe, list(rows.values()), differences)
+        differences += [difference(rows[start], rows[training.name]) for start in starts]
+        curves = {each.name: read_curve(folder / each.name) for each in recipe.trainings if each.name in rows}
+        _write(settings.recipe, list(rows.values()), differences, curves)
     results.print(table(list(rows.values()), differences), markup=False, soft_wrap=True)
 
 
-def _write(recipe: str, rows: list[dict[str, Any]], differences: list[dict[str, Any]]) -> None:
-    """The table so far, as JSON and in Markdown."""
+def _write(
+    recipe: str, rows: list[dict[str, Any]], differences: list[dict[str, Any]], curves: dict[str, Curve]
+) -> None:
+    """The table and the curves so far, as JSON, in Markdown and as a picture."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    found = {"recipe": recipe, "commit": commit, "rows": rows, "differences": differences}
+    found = {"recipe": recipe, "commit": commit, "rows": rows, "differences": differences, "curves": curves}
     (HERE / f"{recipe}.json").write_text(json.dumps(found, indent=1) + "\n")
     (HERE / f"{recipe}.md").write_text(table(rows, differences) + "\n")
+    draw(rows, curves, HERE / f"{recipe}.png")
 
 
 def _train(training: Training, recipe: Recipe, folder: Path, ends: float | None) -> None:
@@ -75,16 +84,17 @@ def _train(training: Training, recipe: Recipe, folder: Path, ends: float | None)
 
 
 def _evaluate(
-    name: str, model: str, policy: tuple[str, ...], folder: Path, ends: float | None
+    name: str, model: str, policy: tuple[str, ...], measures: Sequence[str], folder: Path, ends: float | None
 ) -> dict[str, dict[str, Any]]:
-    """All evaluations of one model, by the name of the measure."""
+    """The evaluations of one model that are asked for or were made before, by the name of the measure."""
     found = {}
     for measure in MEASURES:
         output = folder / "evaluations" / f"{name}-{measure.name}.json"
-        if not output.exists():
+        if measure.name in measures and not output.exists():
             _minutes_left(ends)
             _lmgym("eval", *TASK, "--model", model, *policy, *measure.flags, "--output", str(output))
-        found[measure.name] = json.loads(output.read_text())[model]
+        if output.exists():
+            (found[measure.name],) = json.loads(output.read_text()).values()
     return found
 
 

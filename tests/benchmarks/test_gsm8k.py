@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks.gsm8k import __main__ as command
+from benchmarks.gsm8k.curves import draw, read_curve
 from benchmarks.gsm8k.evaluations import difference, row, table
 from benchmarks.gsm8k.recipes import RECIPES
 from lmgym.algorithms.registry import find_algorithm
@@ -47,7 +48,31 @@ def test_the_tables_have_shares_gains_and_p_values():
     assert (gain["parsed_before"], gain["strict_of_parsed"]) == (2, [0.5, 1.0])
     text = table(rows, [gain])
     assert "| after | 75.0 % [30.1, 95.4] | 75.0 % [30.1, 95.4] | 0.0 % | 25.0 % | 100 |" in text
-    assert "| before → after | +50.0 | 0.5 | +25.0 | 1 | 50.0 → 100.0 % of 2 |" in text
+    assert "| before → after | +50.0 | 0.5 | +25.0 | 1 | 50.0 → 100.0 % of 2 | +50.0 | 0.5 |" in text
+
+
+def test_what_was_not_measured_is_a_dash():
+    rows = [row("before", {"test": BEFORE, "svamp": BEFORE}), row("after", {"test": AFTER})]
+    text = table(rows, [difference(*rows)])
+    assert "| 0.0 % | 25.0 % | 100 | – | – | – |" in text
+    assert "| 50.0 → 100.0 % of 2 | – | – |" in text
+
+
+def test_the_picture_has_the_evaluations_of_a_run_and_the_test_problems(tmp_path):
+    evaluated = {"eval/problems": 200.0, "eval/strict_low": 0.2, "eval/strict_high": 0.4}
+    lines = [
+        {"iteration": 0, "eval/strict": 0.3, **evaluated},
+        {"iteration": 1, "accuracy": 0.25, "seconds_collecting": 60.0, "seconds_learning": 40.0, "reward": 0.25},
+        {"iteration": 1, "eval/strict": 0.35, **evaluated},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    curve = read_curve(tmp_path)
+    assert [point["eval/strict"] for point in curve["validation"]] == [0.3, 0.35]
+    assert curve["iterations"] == [
+        {"iteration": 1, "accuracy": 0.25, "seconds_collecting": 60.0, "seconds_learning": 40.0}
+    ]
+    draw([row("before", {"test": BEFORE}), row("rl", {"test": AFTER})], {"rl": curve}, tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("name", RECIPES)
