@@ -45,7 +45,8 @@ from lmgym.losses import adapted_coefficient
 from lmgym.models.token_scorer import Scores
 from lmgym.policies.llm_policy import LLMPolicy
 from lmgym.policies.policy import Policy
-from lmgym.runs.run import Run, uninterrupted
+from lmgym.runs.interrupts import uninterrupted
+from lmgym.runs.run import Run
 from lmgym.runs.training import AuxiliaryState
 from lmgym.types import Episode, State
 

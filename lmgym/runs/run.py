@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-import signal
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +23,7 @@ from lmgym.evaluation.evaluation import Evaluation, paired_p_value, summarise
 from lmgym.evaluation.progress import EvaluationProgress
 from lmgym.runs.changes import resumed_config
 from lmgym.runs.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
+from lmgym.runs.interrupts import StoppedAtOnceError, interrupted_by_sigterm, uninterrupted
 from lmgym.runs.model_card import model_card
 from lmgym.runs.old_names import check_old_run
 from lmgym.runs.plotting import plot_learning_curve
@@ -102,28 +101,29 @@ class Run:
         self.record(algorithm)
         self._holds_other_run = False
         self.time.begin()
-        try:
-            with progress, self._writing():
-                self._progress = progress
-                self._task = progress.add_task("training", total=total, completed=algorithm.iteration)
-                yield
-        except StoppedAtOnceError:
-            messages.print("stopped during an update: the last checkpoint, if there is one, can be resumed.")
-            raise
-        except (KeyboardInterrupt, InterruptedRunError):
-            self._progress = None
-            algorithm.buffer.drop_unfinished()
-            if algorithm.policy.model.is_sharded:  # the other processes may be elsewhere
-                messages.print("interrupted: the last checkpoint, if there is one, can be resumed.")
+        with interrupted_by_sigterm():
+            try:
+                with progress, self._writing():
+                    self._progress = progress
+                    self._task = progress.add_task("training", total=total, completed=algorithm.iteration)
+                    yield
+            except StoppedAtOnceError:
+                messages.print("stopped during an update: the last checkpoint, if there is one, can be resumed.")
                 raise
-            messages.print("interrupted: saving …")
-            self._save_to_resume(algorithm)
-            raise
-        finally:
-            self._progress = None
-            algorithm.policy.cancel_actions()  # those of an interrupted rollout
-            for sink in self.sinks:
-                sink.close()
+            except (KeyboardInterrupt, InterruptedRunError):
+                self._progress = None
+                algorithm.buffer.drop_unfinished()
+                if algorithm.policy.model.is_sharded:  # the other processes may be elsewhere
+                    messages.print("interrupted: the last checkpoint, if there is one, can be resumed.")
+                    raise
+                messages.print("interrupted: saving …")
+                self._save_to_resume(algorithm)
+                raise
+            finally:
+                self._progress = None
+                algorithm.policy.cancel_actions()  # those of an interrupted rollout
+                for sink in self.sinks:
+                    sink.close()
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Logs the metrics of an iteration and prints its line."""
@@ -310,34 +310,6 @@ class Run:
             return
         with writing_to(self.folder, "--out"):
             yield
-
-
-class StoppedAtOnceError(KeyboardInterrupt):
-    """The second Ctrl-C: weights may have changed in an iteration that is not counted, so they are not saved."""
-
-
-@contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Delays the first Ctrl-C until the end of the block; a second one stops it at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    held: list[int] = []
-    previous = signal.getsignal(signal.SIGINT)
-
-    def hold(number: int, _frame: Any) -> None:
-        if held:
-            raise StoppedAtOnceError
-        held.append(number)
-        messages.print("finishing this update first; press Ctrl-C again to stop at once …")
-
-    signal.signal(signal.SIGINT, hold)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
-    if held:
-        raise KeyboardInterrupt
 
 
 def _drop_lines_after(path: Path, iteration: int) -> None:

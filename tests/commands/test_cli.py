@@ -783,7 +783,8 @@ def test_the_reference_of_an_adapter_needs_no_memory_of_its_own_fresh_or_resumed
     assert not any("reference" in line for line in lines)
 
 
-def test_ctrl_c_saves_says_how_to_resume_and_resuming_finishes(run, out, model_folder):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_an_interrupt_saves_says_how_to_resume_and_resuming_finishes(run, out, model_folder, number):
     """A real process and a real signal, in the middle of a run far too long to end by itself."""
     environment = {**os.environ, "PYTHONPATH": str(Path(lmgym.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     flags = ["--env", "arithmetic", "--model", model_folder, "--out", out / "it", *TINY, "--save_every", 0]
@@ -796,7 +797,7 @@ def test_ctrl_c_saves_says_how_to_resume_and_resuming_finishes(run, out, model_f
     while (not metrics.exists() or metrics.read_text().count("\n") < 4) and time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 130, errors
     assert f"resume with: lmgym train --resume {out / 'it'}" in errors

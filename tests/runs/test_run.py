@@ -24,7 +24,8 @@ from lmgym.models.lora import LoraSettings
 from lmgym.policies.chat_policy import ChatPolicy
 from lmgym.policies.system_prompts import load_system_prompt
 from lmgym.runs.checkpoint import newest_checkpoint
-from lmgym.runs.run import Run, StoppedAtOnceError, uninterrupted
+from lmgym.runs.interrupts import StoppedAtOnceError, uninterrupted
+from lmgym.runs.run import Run
 
 
 def press() -> None:
