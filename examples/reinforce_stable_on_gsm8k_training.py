@@ -68,8 +68,14 @@ class Arguments:
     """Episodes per iteration, in groups of up to eight per problem."""
     max_trajectory_steps: int = 10
     """Maximum lines per solution; each line is a step."""
+    max_trajectory_tokens: int = 300
+    """Maximum tokens of all lines of a solution together."""
+    temperature: float = 1.0
+    """Sampling temperature while training; evaluations are greedy."""
     num_update_steps: int = 1
     """Optimiser steps per iteration."""
+    learning_rate: float = 6e-5
+    """Peak learning rate of AdamW, which decays linearly to 0."""
     cache_buffer: bool = False
     """Write the episodes to --buffer_cache_path."""
     evaluation_iterations: int = 0
@@ -122,6 +128,8 @@ def main(arguments: Arguments) -> None:
             examples=examples,
             system_prompt=load_system_prompt(arguments.sys_prompt_path),
             max_tokens=LINE_TOKENS,
+            max_episode_tokens=arguments.max_trajectory_tokens,
+            temperature=arguments.temperature,
             calculator=arguments.sym_calc,
         )
 
@@ -137,6 +145,7 @@ def main(arguments: Arguments) -> None:
         problems_per_iteration=episodes // group_size,
         group_size=group_size,
         updates_per_iteration=arguments.num_update_steps,
+        learning_rate=arguments.learning_rate,
         micro_batch_tokens=max(1, PASS_TOKENS // arguments.gradient_accumulation_steps),
         evaluate_every=arguments.evaluation_iterations,
         eval_problems=arguments.n_eval_steps,

@@ -73,11 +73,12 @@ QWEN_SFT = _flags(
     eval_problems=0,
 )
 QWEN_RL = _flags(
-    iterations=40,
-    problems_per_iteration=16,
+    iterations=30,
+    problems_per_iteration=24,
     group_size=8,
+    learn_per_group=4,
     temperature=0.7,
-    learning_rate=5e-6,
+    learning_rate=1e-5,
     warmup_steps=2,
     micro_batch_tokens=2048,
     evaluate_every=10,

@@ -16,7 +16,9 @@ from lmgym.rewards.steps import StepReward
 class GSM8K(MathEnv):
     """The 7,473 training or 1,319 test problems; a solution ends in `The answer is: N`.
 
-    `validation` is 500 of the training problems, which `train` leaves out if `hold_out_validation` is set.
+    `validation` is 500 of the training problems, which `train` leaves out if `hold_out_validation` is set. With
+    `max_calculations` the problems to train on are those whose worked solution has at most so many calculations, so
+    that a weak model solves some of them; the problems to evaluate on stay all.
     """
 
     def __init__(
@@ -24,13 +26,17 @@ class GSM8K(MathEnv):
         split: str = "train",
         path: str | Path | None = None,
         hold_out_validation: bool = False,
+        max_calculations: int = 0,
         stepwise: bool = True,
         max_steps: int = 32,
         reward: Reward | None = None,
         step_reward: StepReward | None = None,
     ) -> None:
         dataset = _load(split, None if path is None else str(path), hold_out_validation)
-        super().__init__(dataset.problems, dataset.answer_form, stepwise, max_steps, reward, step_reward)
+        problems = dataset.problems
+        if split == "train" and max_calculations:
+            problems = [each for each in problems if each.solution.count("<<") <= max_calculations]
+        super().__init__(problems, dataset.answer_form, stepwise, max_steps, reward, step_reward)
 
 
 @lru_cache(maxsize=4)

@@ -103,6 +103,16 @@ def test_the_training_and_test_problems_of_real_datasets_are_disjoint():
 
 
 @pytest.mark.network
+def test_only_the_problems_to_train_on_are_limited_to_short_solutions():
+    short = lmgym.make("gsm8k", max_calculations=2, hold_out_validation=True).problems
+    everything = lmgym.make("gsm8k", hold_out_validation=True).problems
+    assert list(short) == [problem for problem in everything if problem.solution.count("<<") <= 2]
+    assert 2000 < len(short) < 3000
+    assert len(lmgym.make("gsm8k:validation", max_calculations=2).problems) == 500
+    assert len(lmgym.make("gsm8k:test", max_calculations=2).problems) == 1319
+
+
+@pytest.mark.network
 @pytest.mark.parametrize(("name", "size"), [("gsm8k", 7473), ("math", 7500)])
 def test_validation_is_held_out_of_train_where_that_is_asked_for(name, size):
     validation = lmgym.make(f"{name}:validation").problems
