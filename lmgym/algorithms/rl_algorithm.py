@@ -8,7 +8,6 @@ update      episodes → batch → reference log-probs → advantages → select
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -26,6 +25,7 @@ from lmgym.algorithms.metrics import has_signal, measured_kl, outcome_metrics, u
 from lmgym.algorithms.parts import EntropyBonus, GroupFilter, KLPenalty
 from lmgym.algorithms.problem_order import ProblemOrder
 from lmgym.algorithms.replay import Replay
+from lmgym.algorithms.trust_region import TrustRegion
 from lmgym.buffer import Buffer
 from lmgym.distributed.processes import processes
 from lmgym.envs.env import Env
@@ -42,7 +42,7 @@ from lmgym.learning.epochs import run_epochs
 from lmgym.learning.learner import Learner, Loss, Update
 from lmgym.learning.reference import Reference, make_reference
 from lmgym.learning.schedules import learning_rate_factor
-from lmgym.losses import adapted_coefficient, kl_estimate, masked_mean
+from lmgym.losses import adapted_coefficient
 from lmgym.models.token_scorer import Scores
 from lmgym.policies.llm_policy import LLMPolicy
 from lmgym.policies.policy import Policy
@@ -53,9 +53,6 @@ from lmgym.types import Episode, State
 
 BUFFER_CAPACITY = 4096
 """Episodes kept in memory, at least one iteration's; all of them stay on disk."""
-
-UPDATE_KL_EPISODES = 8
-"""Episodes of which the KL between the policy before and after an update is measured."""
 
 RUNNING_DECAY = 0.9
 """Decay of the running mean of the reward, per iteration."""
@@ -113,6 +110,7 @@ class RLAlgorithm(ABC):
         value_head = make_value_head(policy.model) if config.uses_value_head else None
         self.learner = Learner(policy.model, settings, value_head)
         self.learner.schedule = self._scheduled
+        self.trust_region = TrustRegion(self.learner, config.max_update_kl)
         self.minibatches = 1
         self.auxiliary_objectives: list[tuple[Learner, Loss]] = []
         """Other learners that take a step on the same minibatch, such as a critic with a network of its own."""
@@ -239,9 +237,10 @@ class RLAlgorithm(ABC):
         if had_signal and not self._had_signal:
             self.run.warn(without_signal(episodes))
         version = self.policy.model.version
+        self.trust_region.begin()
         update, computed = self._optimise(selected, batch)
         if len(selected):
-            self.recorded |= self._update_kl(update, computed)
+            self.recorded |= self.trust_region.end(update, computed)
         self.policy.engine.update_weights()
 
         tokens = float(sum(episode.length for episode in fresh))
@@ -408,16 +407,6 @@ class RLAlgorithm(ABC):
         objectives = [(self.learner, self.loss), *self.auxiliary_objectives]
         random = [np.random.default_rng([config.seed, self.iteration, 2, epoch]) for epoch in epochs]
         return run_epochs(objectives, selected, random, self.minibatches), selected
-
-    def _update_kl(self, update: Update, computed: Batch) -> dict[str, float]:
-        """How far the update moved the policy: a few of its episodes are computed once more with the new weights."""
-        rows = torch.nonzero(computed.on_policy)[:, 0]
-        if not len(rows):
-            return {}
-        rows = rows[:: math.ceil(len(rows) / UPDATE_KL_EPISODES)]
-        sample = computed.select(rows)
-        after = self.learner.logprobs(self.policy.model, sample)
-        return {"update_kl": masked_mean(kl_estimate(update.logprobs[rows], after, "k3"), sample.mask)}
 
     def _adapt_kl_coeff(self, measured: float) -> None:
         kl = self.config.part(KLPenalty)
