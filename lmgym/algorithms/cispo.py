@@ -9,7 +9,14 @@ from torch import Tensor
 
 from lmgym.advantages import over_group
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.parts import KL, AdvantageNorm, EntropyBonus, GroupFilter, TruncatedImportanceSampling
+from lmgym.algorithms.parts import (
+    KL,
+    AdvantageNorm,
+    EntropyBonus,
+    GroupFilter,
+    TruncatedImportanceSampling,
+    UpdateLimit,
+)
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.learning.batch import Batch
 from lmgym.losses import per_token, weighted_policy_gradient
@@ -27,6 +34,7 @@ class CISPOConfig(RLConfig):
     kl: KL = KL(0.0)
     entropy: EntropyBonus = EntropyBonus()
     group_filter: GroupFilter = GroupFilter()
+    update_limit: UpdateLimit = UpdateLimit()
 
 
 class CISPO(RLAlgorithm):

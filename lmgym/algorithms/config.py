@@ -43,9 +43,6 @@ class RLConfig:
     """Optimiser steps of linear warm-up."""
     max_gradient_norm: float = 1.0
     """Gradients are clipped to this norm."""
-    max_update_kl: float = 0.0
-    """Scale an update back until the KL per token between the policies before and after it, measured on eight of its
-    episodes, is at most this, such as 0.01; it needs a copy of the weights. 0: no limit."""
     micro_batch_tokens: int = 1024
     """Tokens per forward and backward pass; it bounds memory and does not change the gradient."""
     recompute_activations: bool = False

@@ -9,7 +9,14 @@ from torch import Tensor
 
 from lmgym.advantages import over_group, overlong_penalty
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.parts import KL, AdvantageNorm, EntropyBonus, GroupFilter, TruncatedImportanceSampling
+from lmgym.algorithms.parts import (
+    KL,
+    AdvantageNorm,
+    EntropyBonus,
+    GroupFilter,
+    TruncatedImportanceSampling,
+    UpdateLimit,
+)
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
@@ -37,6 +44,7 @@ class DAPOConfig(RLConfig):
     kl: KL = KL(0.0)
     entropy: EntropyBonus = EntropyBonus()
     group_filter: GroupFilter = GroupFilter(filter_groups=True, max_resample_rounds=3)
+    update_limit: UpdateLimit = UpdateLimit()
 
     def check(self) -> None:
         """Also refuses length limits in the wrong order."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lmgym.advantages import over_group
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.parts import KL, EntropyBonus, GroupFilter, TruncatedImportanceSampling
+from lmgym.algorithms.parts import KL, EntropyBonus, GroupFilter, TruncatedImportanceSampling, UpdateLimit
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.learning.batch import Batch
 from lmgym.losses import clipped_surrogate, per_constant
@@ -31,6 +31,7 @@ class DrGRPOConfig(RLConfig):
     kl: KL = KL(0.0)
     entropy: EntropyBonus = EntropyBonus()
     group_filter: GroupFilter = GroupFilter()
+    update_limit: UpdateLimit = UpdateLimit()
 
 
 class DrGRPO(RLAlgorithm):

@@ -9,7 +9,14 @@ from torch import Tensor
 
 from lmgym.advantages import over_group
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.parts import KL, AdvantageNorm, EntropyBonus, GroupFilter, TruncatedImportanceSampling
+from lmgym.algorithms.parts import (
+    KL,
+    AdvantageNorm,
+    EntropyBonus,
+    GroupFilter,
+    TruncatedImportanceSampling,
+    UpdateLimit,
+)
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.learning.batch import Batch
 from lmgym.losses import clipped, old_logprobs, per_episode, sequence_ratios
@@ -32,6 +39,7 @@ class GSPOConfig(RLConfig):
     kl: KL = KL(0.0)
     entropy: EntropyBonus = EntropyBonus()
     group_filter: GroupFilter = GroupFilter()
+    update_limit: UpdateLimit = UpdateLimit()
 
 
 class GSPO(RLAlgorithm):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lmgym.advantages import over_success_rate
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.parts import KL, EntropyBonus, GroupFilter, TruncatedImportanceSampling
+from lmgym.algorithms.parts import KL, EntropyBonus, GroupFilter, TruncatedImportanceSampling, UpdateLimit
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
@@ -27,6 +27,7 @@ class MaxRLConfig(RLConfig):
     kl: KL = KL(0.0)
     entropy: EntropyBonus = EntropyBonus()
     group_filter: GroupFilter = GroupFilter()
+    update_limit: UpdateLimit = UpdateLimit()
 
 
 class MaxRL(RLAlgorithm):

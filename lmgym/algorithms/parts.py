@@ -128,6 +128,15 @@ class GroupFilter:
             raise UserError("--learn_per_group is 1: a group needs a better and a worse episode, so give 2 or more.")
 
 
+@dataclass(frozen=True)
+class UpdateLimit:
+    """How far one update may move the policy."""
+
+    max_update_kl: float = 0.0
+    """Scale an update back until the KL per token between the policies before and after it, measured on eight of its
+    episodes, is at most this, such as 0.01; it needs a copy of the weights. 0: no limit."""
+
+
 AdvantageNormName = Literal["none", "group", "batch"]
 
 

@@ -11,7 +11,14 @@ from torch import Tensor
 from lmgym.advantages import batch_baseline, discounted_returns, group_baseline
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.greedy_baseline import check_greedy_baseline, greedy_returns
-from lmgym.algorithms.parts import KL, AdvantageNorm, EntropyBonus, GroupFilter, TruncatedImportanceSampling
+from lmgym.algorithms.parts import (
+    KL,
+    AdvantageNorm,
+    EntropyBonus,
+    GroupFilter,
+    TruncatedImportanceSampling,
+    UpdateLimit,
+)
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
@@ -37,6 +44,7 @@ class ReinforceConfig(RLConfig):
     kl: KL = KL(0.0)
     entropy: EntropyBonus = EntropyBonus()
     group_filter: GroupFilter = GroupFilter()
+    update_limit: UpdateLimit = UpdateLimit()
 
     def check(self) -> None:
         """Also refuses a baseline that would leave nothing to learn."""

@@ -22,7 +22,7 @@ from lmgym.algorithms.catalogue import name_of
 from lmgym.algorithms.config import RLConfig
 from lmgym.algorithms.continued_rollouts import ContinuedRollouts
 from lmgym.algorithms.metrics import has_signal, measured_kl, outcome_metrics, update_metrics, without_signal
-from lmgym.algorithms.parts import EntropyBonus, GroupFilter, KLPenalty
+from lmgym.algorithms.parts import EntropyBonus, GroupFilter, KLPenalty, UpdateLimit
 from lmgym.algorithms.problem_order import ProblemOrder
 from lmgym.algorithms.replay import Replay
 from lmgym.algorithms.trust_region import TrustRegion
@@ -110,7 +110,8 @@ class RLAlgorithm(ABC):
         value_head = make_value_head(policy.model) if config.uses_value_head else None
         self.learner = Learner(policy.model, settings, value_head)
         self.learner.schedule = self._scheduled
-        self.trust_region = TrustRegion(self.learner, config.max_update_kl)
+        limit = config.part(UpdateLimit)
+        self.trust_region = TrustRegion(self.learner, limit.max_update_kl if limit is not None else 0.0)
         self.minibatches = 1
         self.auxiliary_objectives: list[tuple[Learner, Loss]] = []
         """Other learners that take a step on the same minibatch, such as a critic with a network of its own."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lmgym.advantages import leave_one_out
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.parts import KL, EntropyBonus, GroupFilter, TruncatedImportanceSampling
+from lmgym.algorithms.parts import KL, EntropyBonus, GroupFilter, TruncatedImportanceSampling, UpdateLimit
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.learning.batch import Batch
 from lmgym.losses import per_constant, weighted_policy_gradient
@@ -26,6 +26,7 @@ class RLOOConfig(RLConfig):
     kl: KL = KL(0.0)
     entropy: EntropyBonus = EntropyBonus()
     group_filter: GroupFilter = GroupFilter()
+    update_limit: UpdateLimit = UpdateLimit()
 
 
 class RLOO(RLAlgorithm):

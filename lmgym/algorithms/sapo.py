@@ -9,7 +9,14 @@ from torch import Tensor
 
 from lmgym.advantages import over_group
 from lmgym.algorithms.config import RLConfig
-from lmgym.algorithms.parts import KL, AdvantageNorm, EntropyBonus, GroupFilter, TruncatedImportanceSampling
+from lmgym.algorithms.parts import (
+    KL,
+    AdvantageNorm,
+    EntropyBonus,
+    GroupFilter,
+    TruncatedImportanceSampling,
+    UpdateLimit,
+)
 from lmgym.algorithms.rl_algorithm import RLAlgorithm
 from lmgym.errors import UserError
 from lmgym.learning.batch import Batch
@@ -33,6 +40,7 @@ class SAPOConfig(RLConfig):
     kl: KL = KL(0.0)
     entropy: EntropyBonus = EntropyBonus()
     group_filter: GroupFilter = GroupFilter()
+    update_limit: UpdateLimit = UpdateLimit()
 
     def check(self) -> None:
         """Also refuses a gate that never closes."""

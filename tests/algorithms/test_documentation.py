@@ -43,6 +43,7 @@ def test_every_algorithm_has_a_row(name):
         parts.TruncatedImportanceSampling,
         parts.AdvantageNorm,
         parts.GroupFilter,
+        parts.UpdateLimit,
     ],
 )
 def test_the_parts_are_listed_by_those_that_have_them(part):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from conftest import tiny_model
@@ -11,17 +9,19 @@ from small_tasks import TRAIN, Remembering, Vowel
 from torch import Tensor
 
 from lmgym.advantages import leave_one_out
+from lmgym.algorithms.parts import UpdateLimit
 from lmgym.algorithms.rloo import RLOO, RLOOConfig
 from lmgym.algorithms.trust_region import EPISODES
 from lmgym.learning.batch import Batch
 from lmgym.policies.chat_policy import ChatPolicy
 
 
-def updated(**settings: Any) -> tuple[RLOO, dict[str, Tensor], dict[str, float]]:
+def updated(max_update_kl: float = 0.0) -> tuple[RLOO, dict[str, Tensor], dict[str, float]]:
     """An algorithm after one update, its weights before that, and the metrics."""
     run = Remembering()
+    limit = UpdateLimit(max_update_kl)
     config = RLOOConfig(
-        iterations=1, problems_per_iteration=4, group_size=2, learning_rate=1e-2, eval_problems=0, **settings
+        1, problems_per_iteration=4, group_size=2, learning_rate=1e-2, eval_problems=0, update_limit=limit
     )
     algorithm = RLOO(ChatPolicy(tiny_model(), max_tokens=3), Vowel(TRAIN), config, run=run)
     before = {name: weight.detach().clone() for name, weight in algorithm.learner.parameters().items()}

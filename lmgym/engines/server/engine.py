@@ -59,6 +59,8 @@ class ServerEngine(Engine):
         """Requests that another server had to take over."""
         self._threads = ThreadPoolExecutor(max_running * max(1, len(servers)), thread_name_prefix="lmgym-request")
         self._futures: dict[int, Future[Completion]] = {}
+        self._cancelled: set[int] = set()
+        """Running requests whose failure matters to nobody."""
         self._next_request_id = 0
         self._prefix = f"lmgym-{uuid.uuid4().hex[:8]}"
         """What the names of this engine's requests and its folder of weights begin with: others may use both places."""
@@ -102,10 +104,11 @@ class ServerEngine(Engine):
         futures = {
             request_id: self._futures.pop(request_id) for request_id in request_ids if request_id in self._futures
         }
-        running = [self._name(request_id) for request_id, future in futures.items() if not future.cancel()]
+        running = [request_id for request_id, future in futures.items() if not future.cancel()]
         if running:
+            self._cancelled.update(running)
             for server in self.live_servers:
-                server.abort(running)
+                server.abort([self._name(request_id) for request_id in running])
 
     def metrics(self) -> dict[str, float]:
         """How many requests of the run another server had to take over so far."""
@@ -141,7 +144,7 @@ class ServerEngine(Engine):
             try:
                 return server.complete(self._name(request_id), request, eos_ids)
             except ServerUnreachableError as error:
-                if request_id not in self._futures:  # cancelled
+                if request_id in self._cancelled:
                     raise
                 attempts += 1
                 if isinstance(error, DroppedConnectionError) and attempts < ATTEMPTS:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import wait
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
@@ -135,9 +136,20 @@ def test_two_runs_on_the_same_servers_are_noticed(model, servers, tmp_path):
     assert mine == [each.token_ids for each in TorchEngine(model).generate(requests)]
 
 
-def test_an_engine_that_has_ended_says_so(model, servers, tmp_path, monkeypatch):
+@pytest.mark.parametrize("at_once", [False, True])
+def test_an_engine_that_has_ended_says_so(model, servers, tmp_path, monkeypatch, at_once):
+    """Also if the server answers before `submit` of the thread pool has returned."""
     monkeypatch.setattr(engine_module, "NO_SERVER_SECONDS", 0.5)
     engine = connected(model, servers[:1], tmp_path)
+    submit = engine._threads.submit
+
+    def submit_and_wait(*call):
+        future = submit(*call)
+        wait([future], timeout=60)
+        return future
+
+    if at_once:
+        monkeypatch.setattr(engine._threads, "submit", submit_and_wait)
 
     def out_of_memory(self, request_ids):
         raise torch.OutOfMemoryError("too little memory")
