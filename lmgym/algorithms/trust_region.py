@@ -55,7 +55,8 @@ class TrustRegion:
         for _ in range(ATTEMPTS if self.max_kl else 0):
             if kl <= self.max_kl:
                 break
-            factor = math.sqrt(AIM * self.max_kl / kl)
+            # A KL that overflows says nothing of the step's length, and nan would spoil every weight.
+            factor = math.sqrt(AIM * self.max_kl / kl) if math.isfinite(kl) else 0.1
             self._scale(before, factor)
             kl, left = self._kl(sample, logprobs), left * factor
         return {"update_kl": kl} | ({"update_scale": left} if self.max_kl else {})

@@ -11,7 +11,7 @@ from torch import Tensor
 from lmgym.advantages import leave_one_out
 from lmgym.algorithms.parts import UpdateLimit
 from lmgym.algorithms.rloo import RLOO, RLOOConfig
-from lmgym.algorithms.trust_region import EPISODES
+from lmgym.algorithms.trust_region import EPISODES, TrustRegion
 from lmgym.learning.batch import Batch
 from lmgym.policies.chat_policy import ChatPolicy
 
@@ -65,3 +65,12 @@ def test_an_update_within_the_limit_is_left_alone():
     assert metrics["update_scale"] == 1.0
     for name, weight in limited.learner.parameters().items():
         assert torch.equal(weight, free.learner.parameters()[name])
+
+
+def test_a_kl_that_is_not_finite_leaves_finite_weights(monkeypatch):
+    """The first measurement overflows, as that of a huge step may; the next is of a tenth of it."""
+    measured, found = TrustRegion._kl, [float("nan"), float("inf")]
+    monkeypatch.setattr(TrustRegion, "_kl", lambda *given: found.pop(0) if found else measured(*given))
+    limited, _, metrics = updated(max_update_kl=100.0)
+    assert metrics["update_scale"] == pytest.approx(0.01)
+    assert all(weight.isfinite().all() for weight in limited.learner.parameters().values())
