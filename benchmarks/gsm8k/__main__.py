@@ -77,7 +77,7 @@ def _train(training: Training, recipe: Recipe, folder: Path, ends: float | None)
         _lmgym("train", "--resume", str(out), *budget)
     else:
         model = str(folder / training.start) if training.start else recipe.model
-        flags = (*TASK, *VALIDATION, "--model", model, *recipe.policy, *training.flags, "--out", str(out))
+        flags = (*training.task, *VALIDATION, "--model", model, *recipe.policy, *training.flags, "--out", str(out))
         _lmgym("train", training.algorithm, *flags, *budget)
     if not (out / "results.json").exists():
         sys.exit("out of time: the same command continues")
