@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import tyro
 
@@ -20,6 +21,8 @@ from benchmarks.gsm8k.recipes import RECIPES, TASK, VALIDATION, Recipe, Training
 from lmgym.console import messages, results
 
 HERE = Path(__file__).parent
+UNTRAINED = HERE / "untrained"
+"""Evaluations of the models before any training, which are kept in the repository: they take as long as the others."""
 
 
 @dataclass
@@ -35,85 +38,124 @@ class Settings:
     """What to evaluate of each model; figures that were measured before stay in the table."""
     minutes: float = 0.0
     """Stop in time for this session to end within so many minutes; the same command continues. 0: no limit."""
+    rollout_dtype: Literal["same", "int8"] = "same"
+    """int8: sample and evaluate with 8-bit products, on a CPU that has VNNI instructions and no bfloat16 units."""
+    processes: int = 1
+    """Processes of one thread each that torchrun starts; on a machine that others use too, they do not wait for each
+    other at every operation, as two threads do."""
 
 
 def main(settings: Settings) -> None:
     """Evaluates the untrained model, then trains and evaluates step by step; the table grows with each step."""
     recipe, folder = RECIPES[settings.recipe], Path(settings.runs) / settings.recipe
     folder.mkdir(parents=True, exist_ok=True)
-    ends = time.monotonic() + 60 * settings.minutes if settings.minutes else None
+    session = Session(settings.rollout_dtype, settings.processes, settings.minutes)
     measures = settings.measures
-    found = _evaluate("before", recipe.model, recipe.untrained_policy, measures, folder, ends)
+    # What is kept was not rounded, and the difference of two models should not be one of rounding.
+    is_kept = settings.rollout_dtype == "same"
+    untrained = UNTRAINED / settings.recipe if is_kept else folder / "evaluations" / "before"
+    found = _evaluate(recipe.model, recipe.untrained_policy, measures, untrained, session)
     rows, differences = {"before": row("before", found)}, list[dict[str, Any]]()
     for training in recipe.trainings:
-        _train(training, recipe, folder, ends)
-        found = _evaluate(training.name, str(folder / training.name), recipe.policy, measures, folder, ends)
+        _train(training, recipe, folder, session)
+        outputs = folder / "evaluations" / training.name
+        found = _evaluate(str(folder / training.name), recipe.policy, measures, outputs, session)
         rows[training.name] = row(training.name, found)
         starts = dict.fromkeys((training.start or "before", "before"))
         differences += [difference(rows[start], rows[training.name]) for start in starts]
         curves = {each.name: read_curve(folder / each.name) for each in recipe.trainings if each.name in rows}
-        _write(settings.recipe, list(rows.values()), differences, curves)
+        _write(settings, list(rows.values()), differences, curves)
     results.print(table(list(rows.values()), differences), markup=False, soft_wrap=True)
 
 
+@dataclass
+class Session:
+    """How the commands of this session run, and until when."""
+
+    rollout_dtype: str
+    processes: int
+    minutes: float
+
+    def __post_init__(self) -> None:
+        self.ends = time.monotonic() + 60 * self.minutes if self.minutes else None
+
+    def minutes_left(self) -> float | None:
+        """Exits if there are none; None without a limit."""
+        if self.ends is None:
+            return None
+        minutes = (self.ends - time.monotonic()) / 60
+        if minutes <= 0:
+            self.stop()
+        return minutes
+
+    def lmgym(self, *arguments: str, timeout: float | None = None) -> None:
+        """Prints a command and runs it; its failure is ours, and after `timeout` minutes it is ended and we exit."""
+        arguments = (*arguments, "--rollout_dtype", self.rollout_dtype)
+        messages.print(f"$ lmgym {shlex.join(arguments)}", markup=False, soft_wrap=True)
+        command, environment = ["-m", "lmgym", *arguments], dict(os.environ)
+        if self.processes > 1:
+            torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.processes)]
+            command, environment = [*torchrun, *command], environment | {"OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen([sys.executable, *command], env=environment)
+        try:
+            code = process.wait(None if timeout is None else 60 * timeout)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # torchrun ends its processes
+            process.wait()
+            self.stop()
+        if code:
+            sys.exit(code)
+
+    def stop(self) -> NoReturn:
+        """Ends the session."""
+        sys.exit("out of time: the same command continues")
+
+
 def _write(
-    recipe: str, rows: list[dict[str, Any]], differences: list[dict[str, Any]], curves: dict[str, Curve]
+    settings: Settings, rows: list[dict[str, Any]], differences: list[dict[str, Any]], curves: dict[str, Curve]
 ) -> None:
     """The table and the curves so far, as JSON, in Markdown and as a picture."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    found = {"recipe": recipe, "commit": commit, "rows": rows, "differences": differences, "curves": curves}
-    (HERE / f"{recipe}.json").write_text(json.dumps(found, indent=1) + "\n")
-    (HERE / f"{recipe}.md").write_text(table(rows, differences) + "\n")
-    draw(rows, curves, HERE / f"{recipe}.png")
+    made_by = {"recipe": settings.recipe, "commit": commit, "rollout_dtype": settings.rollout_dtype}
+    found = made_by | {"rows": rows, "differences": differences, "curves": curves}
+    (HERE / f"{settings.recipe}.json").write_text(json.dumps(found, indent=1) + "\n")
+    (HERE / f"{settings.recipe}.md").write_text(table(rows, differences) + "\n")
+    draw(rows, curves, HERE / f"{settings.recipe}.png")
 
 
-def _train(training: Training, recipe: Recipe, folder: Path, ends: float | None) -> None:
+def _train(training: Training, recipe: Recipe, folder: Path, session: Session) -> None:
     """Starts or continues a training until it is done; exits if the time is over before."""
     out = folder / training.name
     if (out / "results.json").exists():
         return
-    budget = _minutes_left(ends)
+    left = session.minutes_left()
+    budget = () if left is None else ("--minutes", f"{max(left, 0.1):.1f}")
     if any(out.glob("checkpoints/*/state.json")):
-        _lmgym("train", "--resume", str(out), *budget)
+        session.lmgym("train", "--resume", str(out), *budget)
     else:
         model = str(folder / training.start) if training.start else recipe.model
-        flags = (*training.task, *VALIDATION, "--model", model, *recipe.policy, *training.flags, "--out", str(out))
-        _lmgym("train", training.algorithm, *flags, *budget)
+        flags = (*TASK, *VALIDATION, "--model", model, *recipe.policy, *training.flags, "--out", str(out))
+        session.lmgym("train", training.algorithm, *flags, *budget)
     if not (out / "results.json").exists():
-        sys.exit("out of time: the same command continues")
+        session.stop()
 
 
 def _evaluate(
-    name: str, model: str, policy: tuple[str, ...], measures: Sequence[str], folder: Path, ends: float | None
+    model: str, policy: tuple[str, ...], measures: Sequence[str], outputs: Path, session: Session
 ) -> dict[str, dict[str, Any]]:
-    """The evaluations of one model that are asked for or were made before, by the name of the measure."""
+    """The evaluations of one model that are asked for or were made before, by the name of the measure.
+
+    One that the end of the session cuts off keeps its finished episodes.
+    """
     found = {}
     for measure in MEASURES:
-        output = folder / "evaluations" / f"{name}-{measure.name}.json"
+        output = outputs / f"{measure.name}.json"
         if measure.name in measures and not output.exists():
-            _minutes_left(ends)
-            _lmgym("eval", *TASK, "--model", model, *policy, *measure.flags, "--output", str(output))
+            flags = (*TASK, "--model", model, *policy, *measure.flags, "--output", str(output))
+            session.lmgym("eval", *flags, timeout=session.minutes_left())
         if output.exists():
             (found[measure.name],) = json.loads(output.read_text()).values()
     return found
-
-
-def _minutes_left(ends: float | None) -> tuple[str, ...]:
-    """The flag that limits a session to the time that is left; exits if there is none."""
-    if ends is None:
-        return ()
-    minutes = (ends - time.monotonic()) / 60
-    if minutes <= 0:
-        sys.exit("out of time: the same command continues")
-    return ("--minutes", f"{minutes:.1f}")
-
-
-def _lmgym(*arguments: str) -> None:
-    """Prints a command and runs it; its failure is ours."""
-    messages.print(f"$ lmgym {shlex.join(arguments)}", markup=False, soft_wrap=True)
-    finished = subprocess.run([sys.executable, "-m", "lmgym", *arguments], check=False)
-    if finished.returncode:
-        sys.exit(finished.returncode)
 
 
 if __name__ == "__main__":

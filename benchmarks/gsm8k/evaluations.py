@@ -29,6 +29,7 @@ def row(name: str, found: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return {
         "name": name,
         "problems": len(test["solved"]),
+        "dtype": test["dtype"],
         **{key: _share(test, key) for key in ("strict", "lenient")},
         **{key: test[f"eval/{key}"] for key in ("unparsed", "cut_off", "mean_length")},
         "sampled_problems": len(sampled["solved"]) if sampled else None,
@@ -62,8 +63,9 @@ def table(rows: list[dict[str, Any]], differences: list[dict[str, Any]]) -> str:
     """Both tables, in Markdown."""
     sampled = next((each["sampled_problems"] for each in rows if each["sampled_problems"]), 0)
     lines = [
-        f"{rows[0]['problems']:,} test problems, greedy, 95 % Wilson intervals; pass@8 and maj@8: {sampled} of them, "
-        "temperature 0.8; SVAMP: 1,000 problems, greedy, strict; –: not measured",
+        f"{rows[0]['problems']:,} test problems, greedy, 95 % Wilson intervals, products in "
+        f"{', '.join(dict.fromkeys(each['dtype'] for each in rows))}; pass@8 and maj@8: {sampled} of them, temperature "
+        "0.8; SVAMP: 1,000 problems, greedy, strict; –: not measured",
         "",
         "| | strict | lenient | unparsed | cut off | length | pass@8 | maj@8 | SVAMP |",
         "|---|---|---|---|---|---|---|---|---|",

@@ -9,6 +9,7 @@ from benchmarks.speed.baseline import LMGYM, Baseline
 from benchmarks.speed.settings import BenchSettings
 from benchmarks.speed.virtual_environments import TRL, VLLM
 from benchmarks.speed.workload import Workload
+from lmgym.engines.torch.int8_product import has_int8_products
 from lmgym.models.precision import bfloat16_is_faster
 
 ROLLOUTS = Workload(new_tokens=64)
@@ -20,6 +21,7 @@ STEPWISE = Workload(shots=5, new_tokens=96, turns=6)
 ITERATION = Workload(new_tokens=128, learns=True)
 FEW_SHOT_ITERATION = Workload(problems=4, shots=5, new_tokens=128, learns=True)
 SMALL_ITERATION = Workload(problems=4, new_tokens=64, learns=True)
+LARGE_ROLLOUTS = Workload(problems=12, new_tokens=24, model="qwen2.5-coder-0.5b")
 LARGE_ITERATION = Workload(
     shots=4,
     new_tokens=128,
@@ -133,10 +135,13 @@ def _busy(settings: BenchSettings) -> list[Comparison]:
 
 
 def _dtype(settings: BenchSettings) -> list[Comparison]:
-    """lmgym in float32 and, where `--dtype auto` would choose it, in bfloat16."""
+    """lmgym in float32 and, where the CPU has units for them, in bfloat16 and with rollouts in 8-bit integers."""
     bfloat16 = replace(LMGYM, name="lmgym, bfloat16", options={"dtype": "bfloat16"})
-    baselines = (bfloat16,) if bfloat16_is_faster() else ()
-    return [Comparison(replace(work, group_size=4), baselines) for work in (ROLLOUTS, SMALL_ITERATION)]
+    int8 = replace(LMGYM, name="lmgym, int8 rollouts", options={"rounds_to_int8": True})
+    has_units = ((bfloat16, bfloat16_is_faster()), (int8, has_int8_products()))
+    baselines = tuple(baseline for baseline, has in has_units if has)
+    small = [replace(work, group_size=4) for work in (ROLLOUTS, SMALL_ITERATION)]
+    return [Comparison(work, baselines) for work in (*small, LARGE_ROLLOUTS)]
 
 
 def _growth(settings: BenchSettings) -> list[Comparison]:

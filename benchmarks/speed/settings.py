@@ -29,7 +29,7 @@ class BenchSettings:
     generate), prefill (lmgym alone), stepwise (naive loop), learning (500 to 8,000 tokens, plain transformers),
     groups (samples of two long prompts, plain transformers), packed (32,800 tokens in one pass, lmgym alone), iteration
     and few_shot (TRL), large (half a billion parameters, lmgym alone), busy (lmgym beside a busy process), dtype (lmgym
-    in bfloat16), growth (lmgym alone)."""
+    in bfloat16 and with rollouts in 8-bit integers), growth (lmgym alone)."""
     repeats: int = 3
     """Measured runs. One warm-up run is discarded, except where a run of the other library takes minutes."""
     install_baselines: bool = True

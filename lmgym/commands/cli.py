@@ -158,12 +158,15 @@ def _parse_train(config_class: Any, arguments: list[str], prog: str, default: An
 
 def _eval(arguments: list[str]) -> None:
     from lmgym.commands.evaluate import EvalSettings, run_evaluation
+    from lmgym.distributed.launch import joined_processes
 
     default = EvalSettings()
     trained = _trained(arguments)
     if trained is not None:  # by default a run is evaluated as it was trained: same task, same prompt
         default = EvalSettings(replace(default.measure, eval_env=trained.run.eval_env), trained.task, trained.policy)
-    run_evaluation(_parse_task(EvalSettings, arguments, "lmgym eval", default))
+    settings = _parse_task(EvalSettings, arguments, "lmgym eval", default)
+    with joined_processes():
+        run_evaluation(settings)
 
 
 def _play(arguments: list[str]) -> None:

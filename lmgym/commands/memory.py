@@ -43,5 +43,6 @@ def expected_memory(
         row_tokens=min(len(env.problems[0].prompt) // CHARACTERS_PER_TOKEN + sampled, LONGEST),
         shards=processes().count if policy.shard else 1,
         on_servers=policy.engine != "torch",
+        rounds_to_int8=policy.rollout_dtype == "int8",
     )
     return memory_report(model, device, work, reference)

@@ -99,6 +99,8 @@ class Workload:
     """Processes among which weights, gradients and moments are divided."""
     on_servers: bool = False
     """Whether others sample."""
+    rounds_to_int8: bool = False
+    """Whether the engine's weights have 8 bits; adapters are merged into them, and the KV cache is float32."""
 
 
 @dataclass(frozen=True)
@@ -141,8 +143,11 @@ def estimate_memory(shape: ModelShape, work: Workload, free: int | None = None) 
     learning = adapter or shape.parameters
     computed = work.dtype.itemsize
     held = work.rows * rounded_capacity(work.row_tokens) + work.shared_tokens
-    cached = 2 * shape.layers * shape.key_size * computed * held if shape.shares else 0
+    of_cache = FLOAT32 if work.rounds_to_int8 else computed
+    cached = 2 * shape.layers * shape.key_size * of_cache * held if shape.shares else 0
     engine = computed * (shape.parameters + adapter) if shape.shares else 0
+    if work.rounds_to_int8:  # the largest matrix is copied in float32 before it is rounded
+        engine = shape.parameters + FLOAT32 * shape.embedding_parameters
     if work.shards > 1:  # the engine reads a whole copy of the weights
         engine += FLOAT32 * shape.parameters
     if work.on_servers:

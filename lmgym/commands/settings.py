@@ -14,6 +14,7 @@ from lmgym.types import Problem
 
 if TYPE_CHECKING:  # listing what there is needs no torch
     from lmgym.engines.engine import Engine
+    from lmgym.engines.local_engine import LocalEngine
     from lmgym.judges.judge import Judge
     from lmgym.judges.questions import Ask
     from lmgym.models.language_model import LanguageModel
@@ -82,6 +83,9 @@ class PolicySettings:
     """auto: CUDA, else MPS, else CPU; or a torch device such as cuda:1."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Compute type; weights stay in float32. auto: bfloat16 where it is faster."""
+    rollout_dtype: Literal["same", "int8"] = "same"
+    """int8: episodes are sampled with weights and inputs rounded to 8 bits, on CPUs with VNNI instructions; learning
+    stays in --dtype. --tis_cap 2 corrects the difference, which `logprob_diff` shows."""
     engine: Literal["torch", "vllm", "sglang"] = "torch"
     """torch: in this process; vllm, sglang: on the inference servers that --servers names."""
     servers: str = ""
@@ -127,17 +131,25 @@ class PolicySettings:
         )
 
     def _engine(self, model: LanguageModel, samples: bool) -> Engine | None:
-        """The engine of a model that `samples`, unless it is the default; with --shard, the model is sharded here."""
+        """The engine of a model that `samples`; with --shard, the model is sharded here."""
         engine = self._connect(model) if samples else None
         if self.shard:
             from lmgym.distributed.sharding import shard
             from lmgym.engines.replica_engine import ReplicaEngine
-            from lmgym.policies.llm_policy import engine_for
 
             if samples and engine is None:
-                engine = ReplicaEngine(model, engine_for(model.frozen_copy()))
+                engine = ReplicaEngine(model, self._local_engine(model.frozen_copy()))
             shard(model)
+        elif samples and engine is None:
+            engine = self._local_engine(model)
         return engine
+
+    def _local_engine(self, model: LanguageModel) -> LocalEngine:
+        """The engine in this process."""
+        from lmgym.engines.torch.engine import int8_engine
+        from lmgym.policies.llm_policy import engine_for
+
+        return int8_engine(model) if self.rollout_dtype == "int8" else engine_for(model)
 
     def _connect(self, model: LanguageModel) -> Engine | None:
         """The engine of the servers, or None for the one in this process."""
@@ -145,6 +157,8 @@ class PolicySettings:
             if self.servers:
                 raise UserError("--servers would not be used: say what they run with --engine vllm or --engine sglang.")
             return None
+        if self.rollout_dtype != "same":
+            raise UserError("--rollout_dtype int8 is for --engine torch: a server has a precision of its own.")
         from lmgym.assets.catalogue import cache_dir
         from lmgym.engines.server.connect import connect
 

@@ -41,7 +41,14 @@ def trained_settings(model: str | None, env: str | None, arguments: Sequence[str
     require_names(Path(model), saved, ("env", "policy", "shots"), arguments)
     trained = settings_from(RLConfig, saved)
     trained.policy = replace(
-        trained.policy, model=model, lora_rank=0, engine="torch", servers="", weights_folder="", shard=False
+        trained.policy,
+        model=model,
+        lora_rank=0,
+        engine="torch",
+        servers="",
+        weights_folder="",
+        shard=False,
+        rollout_dtype="same",
     )
     if env is not None:
         trained.task.env_options, trained.run.eval_env = {}, ""

@@ -49,6 +49,11 @@ class Engine(Protocol):
     serves_all_processes: ClassVar[bool] = False
     """Whether the first process of a run samples all episodes; otherwise each process samples its share."""
 
+    @property
+    def dtype_name(self) -> str:
+        """The precision that it samples in; what a server computes in is not known here."""
+        return "server"
+
     def submit(self, requests: Sequence[Request]) -> list[int]:
         """Queues requests and returns their ids."""
         ...

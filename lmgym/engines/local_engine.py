@@ -21,6 +21,11 @@ class LocalEngine(Engine):
         self._rows: dict[int, Row] = {}
         self._next_request_id = 0
 
+    @property
+    def dtype_name(self) -> str:
+        """That of the model, unless the engine rounds its weights."""
+        return self.model.dtype_name
+
     def submit(self, requests: Sequence[Request]) -> list[int]:
         """Queues requests and returns their ids."""
         first = self._next_request_id

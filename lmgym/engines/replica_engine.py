@@ -17,6 +17,11 @@ class ReplicaEngine(Engine):
         self.model = model
         self.engine = engine
 
+    @property
+    def dtype_name(self) -> str:
+        """That of the local engine."""
+        return self.engine.dtype_name
+
     def submit(self, requests: Sequence[Request]) -> list[int]:
         """Queues requests and returns their ids."""
         return self.engine.submit(requests)

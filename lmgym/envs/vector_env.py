@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from functools import partial
@@ -46,6 +46,11 @@ class VectorEnv:
         self._live, self._stepping, self._held = {}, {}, {}
         self._start(indices, group_size, seed, first_group)
         return self.states
+
+    def leave_out(self, episodes: Iterable[int]) -> None:
+        """Ends episodes that have just been started, by their numbers, without a step."""
+        for episode in episodes:
+            self._live.pop(episode, None)
 
     @property
     def states(self) -> list[State]:

@@ -16,6 +16,7 @@ from lmgym.envs.vector_env import VectorEnv
 from lmgym.errors import UserError
 from lmgym.evaluation.contamination import Fingerprint, are_copies, fingerprint
 from lmgym.evaluation.grading import accuracy_by_env, failures, is_correct, is_correct_leniently, is_parsed
+from lmgym.evaluation.kept_episodes import KeptEpisodes
 from lmgym.evaluation.progress import EvaluationProgress
 from lmgym.evaluation.statistics import Mean, Proportion, mcnemar, mean_interval, paired_permutation, pass_at_k, wilson
 from lmgym.policies.policy import Policy
@@ -141,11 +142,12 @@ def evaluate(
     seed: int = 0,
     trained_on: Iterable[Fingerprint] = (),
     progress: EvaluationProgress | None = None,
+    kept: KeptEpisodes | None = None,
 ) -> Evaluation:
     """Rolls out every problem `samples` times, greedily by default, and grades; `trained_on` holds fingerprints."""
     if not indices or samples < 1:
         raise UserError(f"nothing to evaluate: {len(indices)} problems and {samples} samples were requested.")
-    episodes = play(policy, env, indices, samples, temperature, seed, progress)
+    episodes = play(policy, env, indices, samples, temperature, seed, progress, kept)
     return summarise(episodes, samples, temperature, trained_on)
 
 
@@ -157,16 +159,27 @@ def play(
     temperature: float | None = None,
     seed: int = 0,
     progress: EvaluationProgress | None = None,
+    kept: KeptEpisodes | None = None,
 ) -> list[Episode]:
-    """Rolls out every problem `samples` times; the episodes are in the order of the problems."""
+    """Rolls out every problem `samples` times; the episodes are in the order of the problems.
+
+    Those that an earlier attempt has `kept` are not sampled again, and new ones are kept as they end.
+    """
     envs, buffer = VectorEnv(env, not policy.serves_all_processes), Buffer()
     envs.reset(indices, samples, seed)
+    earlier = [] if kept is None else kept.load()
+    envs.leave_out(episode.steps[0].state.episode for episode in earlier)
+    buffer.extend(earlier)
+    buffer.path = None if kept is None else kept.path
+    if progress is not None:
+        progress.begin(len(envs.states), earlier)
     while states := envs.states:
         actions = policy.next_actions(states, temperature)
         steps = envs.step(actions)
         finished = buffer.add(steps)
         if progress is not None:
             progress.add(finished)
+    buffer.path = None  # each process keeps its own
     buffer.gather(0)
     episodes = buffer.of_iteration(0)
     failed = [episode for episode in episodes if episode.error is not None]

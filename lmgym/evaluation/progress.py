@@ -24,7 +24,7 @@ class EvaluationProgress:
     def __init__(self, episodes: int, samples: int = 1, bars: Progress | None = None) -> None:
         """`bars` is the live display of a run, which the bar joins; `samples` episodes are of the same problem."""
         self.episodes, self.samples = episodes, samples
-        self.done = self.correct = 0
+        self.done = self.correct = self.earlier = 0
         self._is_started_here = bars is None and messages.is_terminal
         self._bars = bars or progress_bars()
         self._started = self._printed = time.monotonic()
@@ -44,6 +44,12 @@ class EvaluationProgress:
         if self._is_started_here:
             self._bars.stop()
 
+    def begin(self, left: int, earlier: Sequence[Episode]) -> None:
+        """`left` episodes are to be sampled by this process; those of an `earlier` attempt do not count in its time."""
+        self.episodes, self.earlier = left + len(earlier), len(earlier)
+        self._bars.update(self._task, total=self.episodes)
+        self.add(earlier)
+
     def add(self, finished: Sequence[Episode]) -> None:
         """Counts episodes that have just ended."""
         self.done += len(finished)
@@ -55,7 +61,7 @@ class EvaluationProgress:
         now = time.monotonic()
         if not messages.is_terminal and finished and now - self._printed >= SECONDS and self.done < self.episodes:
             self._printed = now
-            left = (now - self._started) / self.done * (self.episodes - self.done)
+            left = (now - self._started) / max(1, self.done - self.earlier) * (self.episodes - self.done)
             done, problems = self.done // self.samples, self.episodes // self.samples
             messages.print(
                 f"evaluating: {done} of {problems} problems, {accuracy}, about {format_duration(left)} left",

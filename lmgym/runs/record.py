@@ -98,12 +98,13 @@ def _policy(algorithm: Training) -> dict[str, Any]:
 
 
 def _place(policy: LLMPolicy) -> dict[str, Any]:
-    """Where it samples, and whether the weights are divided."""
+    """Where and how it samples, and whether the weights are divided."""
     engine, servers = policy.engine, {"engine": "torch", "servers": "", "weights_folder": ""}
     if isinstance(engine, ServerEngine) and engine.servers:
         urls = ",".join(server.url for server in engine.servers)
         servers = {"engine": engine.servers[0].kind, "servers": urls, "weights_folder": str(engine.folder)}
-    return {**servers, "shard": policy.model.is_sharded}
+    rollout_dtype = "int8" if engine.dtype_name == "int8" else "same"
+    return {**servers, "shard": policy.model.is_sharded, "rollout_dtype": rollout_dtype}
 
 
 def _model(model: LanguageModel) -> dict[str, Any]:

@@ -282,6 +282,7 @@ class Run:
             "seed": algorithm.config.seed,
             "device": str(algorithm.policy.model.device),
             "dtype": algorithm.policy.model.dtype_name,
+            "rollout_dtype": algorithm.policy.engine.dtype_name,
             "contaminated": any(evaluation.contaminated for evaluation in evaluations.values()),
             "evaluations": {str(iteration): evaluations[iteration].metrics() for iteration in sorted(evaluations)},
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,6 +29,7 @@ def evaluation(solved: list[int], lenient: list[int], parsed: list[int]) -> dict
         "eval/mean_length": 100.0,
         "eval/pass@8": 0.5,
         "eval/maj@8": 0.25,
+        "dtype": "float32",
         "solved": [float(one) for one in solved],
         "solved_leniently": [float(one) for one in lenient],
         "parsed": [float(one) for one in parsed],
@@ -86,8 +88,9 @@ def test_every_flag_of_a_recipe_exists(name):
 def test_finished_parts_are_not_repeated_and_interrupted_ones_are_resumed(tmp_path, monkeypatch):
     asked: list[list[str]] = []
 
-    def run(arguments: list[str], **_: object) -> SimpleNamespace:
-        given = arguments[3:] if arguments[1:3] == ["-m", "lmgym"] else []
+    def start(arguments: list[str], **_: object) -> SimpleNamespace:
+        assert arguments[1:3] == ["-m", "lmgym"]
+        given = arguments[3:]
         asked.append(given)
         if given[:1] == ["train"]:
             folder = Path(given[given.index("--resume" if "--resume" in given else "--out") + 1])
@@ -95,14 +98,16 @@ def test_finished_parts_are_not_repeated_and_interrupted_ones_are_resumed(tmp_pa
             (folder / "checkpoints" / "000001" / "state.json").touch()
             if "--resume" in given:  # the second session ends
                 (folder / "results.json").touch()
-        elif given:
+        else:
             output, model = Path(given[given.index("--output") + 1]), given[given.index("--model") + 1]
-            output.parent.mkdir(exist_ok=True)
+            output.parent.mkdir(parents=True, exist_ok=True)
             output.write_text(json.dumps({model: AFTER}))
-        return SimpleNamespace(returncode=0, stdout="abc\n")
+        return SimpleNamespace(wait=lambda seconds: 0)
 
-    monkeypatch.setattr(command.subprocess, "run", run)
+    monkeypatch.setattr(command.subprocess, "Popen", start)
+    monkeypatch.setattr(command.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="abc\n"))
     monkeypatch.setattr(command, "HERE", tmp_path)
+    monkeypatch.setattr(command, "UNTRAINED", tmp_path / "untrained")
     settings = command.Settings(runs=str(tmp_path / "runs"), minutes=60.0)
     trainings = len(RECIPES["small"].trainings)
     for _ in range(trainings):
@@ -116,5 +121,36 @@ def test_finished_parts_are_not_repeated_and_interrupted_ones_are_resumed(tmp_pa
     assert shots == ["8"] * 3 + ["0"] * 3 * trainings  # the untrained model first, with its own prompt
     count = len(asked)
     command.main(settings)
-    assert [given for given in asked[count:] if given] == []
+    assert asked[count:] == []
     assert json.loads((tmp_path / "small.json").read_text())["commit"] == "abc"
+
+
+def test_a_command_that_outlasts_the_session_is_ended_and_one_that_fails_ends_it(tmp_path, monkeypatch):
+    written = tmp_path / "lmgym" / "__main__.py"
+    written.parent.mkdir()
+    (written.parent / "__init__.py").touch()
+    written.write_text("import sys, time\nif 'fail' in sys.argv: sys.exit(3)\ntime.sleep(60)")
+    monkeypatch.chdir(tmp_path)  # where `python -m lmgym` finds this instead
+    session = command.Session("same", 1, minutes=0.0)
+    with pytest.raises(SystemExit) as failed:
+        session.lmgym("fail")
+    assert failed.value.code == 3
+    started = time.monotonic()
+    with pytest.raises(SystemExit, match="the same command continues"):
+        session.lmgym("eval", timeout=2 / 60)
+    assert time.monotonic() - started < 30
+
+
+def test_several_processes_have_one_thread_each(monkeypatch):
+    started: list[tuple[list[str], dict[str, str]]] = []
+
+    def start(arguments: list[str], env: dict[str, str]) -> SimpleNamespace:
+        started.append((arguments, env))
+        return SimpleNamespace(wait=lambda seconds: 0)
+
+    monkeypatch.setattr(command.subprocess, "Popen", start)
+    command.Session("int8", 2, minutes=0.0).lmgym("eval", "--model", "x")
+    ((arguments, environment),) = started
+    assert arguments[arguments.index("--nproc-per-node") + 1] == "2"
+    assert arguments[-6:] == ["lmgym", "eval", "--model", "x", "--rollout_dtype", "int8"]
+    assert environment["OMP_NUM_THREADS"] == "1"

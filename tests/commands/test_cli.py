@@ -24,6 +24,7 @@ from lmgym.commands.cli import main
 from lmgym.commands.evaluate import EvalSettings
 from lmgym.commands.flag_names import USUAL_NAMES, flag_names
 from lmgym.commands.train import TrainSettings
+from lmgym.engines.torch.int8_product import has_int8_products
 from lmgym.envs import registry
 from lmgym.evaluation.trained_problems import trained_problems
 
@@ -362,7 +363,7 @@ def test_an_old_run_whose_settings_are_no_more_is_refused_in_one_sentence(run, s
 
 def test_the_default_algorithm_has_few_settings(run):
     flags = flag_names(TrainSettings(find_algorithm("reinforce-stable").Config()))
-    assert 30 < len(flags) <= 54
+    assert 30 < len(flags) <= 55
     text = run("train", "--help").out
     assert all(f"--{flag}" in text for flag in flags)
 
@@ -503,6 +504,36 @@ def test_a_run_is_evaluated_beside_its_base_as_it_was_trained(run, finished, mod
     assert set(saved) == {str(finished), str(model_folder)}
     assert saved[str(finished)]["samples"] == 4
     assert saved[str(finished)]["eval/problems"] == 4
+
+
+@pytest.mark.skipif(not has_int8_products(), reason="this CPU has no VNNI instructions")
+def test_a_run_may_sample_in_8_bits_and_is_evaluated_as_it_is(run, model_folder, tmp_path):
+    flags = ["--env", "arithmetic", "--model", model_folder, *TINY, "--rollout_dtype", "int8", "--out", tmp_path / "it"]
+    assert run("train", "rloo", *flags).code == 0
+    results = json.loads((tmp_path / "it" / "results.json").read_text())
+    assert (results["dtype"], results["rollout_dtype"]) == ("float32", "int8")
+    rows = [json.loads(line) for line in (tmp_path / "it" / "metrics.jsonl").read_text().splitlines()]
+    assert all(1e-4 < row["logprob_diff"] < 0.3 for row in rows if "logprob_diff" in row)
+    for given, dtype in (([], "float32"), (["--rollout_dtype", "int8"], "int8")):
+        outcome = run("eval", "--model", tmp_path / "it", "--problems", 2, *given, "--output", tmp_path / "out.json")
+        assert outcome.code == 0
+        assert json.loads((tmp_path / "out.json").read_text())[str(tmp_path / "it")]["dtype"] == dtype
+
+
+def test_ctrl_c_says_that_an_evaluation_continues(run, finished, tmp_path, monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    flags = ["--model", finished, "--problems", 3]
+    with monkeypatch.context() as patch:
+        patch.setattr("lmgym.evaluation.evaluation.summarise", interrupted)
+        assert "continues" not in run("eval", *flags).err
+        outcome = run("eval", *flags, "--output", tmp_path / "out.json")
+    assert outcome.code == 130
+    assert "finished episodes are kept, and the same command continues" in outcome.err
+    assert [path.suffix for path in tmp_path.iterdir()] == [".jsonl"]
+    assert run("eval", *flags, "--output", tmp_path / "out.json").code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
 
 
 def test_a_run_can_be_evaluated_with_other_options_than_it_was_trained_with(run, finished, tmp_path):

@@ -56,6 +56,13 @@ LLAMA_70B = llama(
 )
 
 
+def test_an_engine_in_8_bits_has_a_byte_per_weight_and_a_float32_cache():
+    estimate = estimate_memory(SMOLLM2, replace(PLAIN, dtype=torch.bfloat16, lora_rank=8, rounds_to_int8=True))
+    exact = estimate_memory(SMOLLM2, replace(PLAIN, lora_rank=8))
+    assert estimate.engine == SMOLLM2.parameters + 4 * 49_152 * 576 < exact.engine
+    assert estimate.kv_cache == exact.kv_cache
+
+
 def test_parameters_are_counted_without_their_memory():
     assert SMOLLM2.parameters == 134_515_008
     assert ModelShape.of(LLAMA_70B).parameters == 70_553_706_496

@@ -18,6 +18,7 @@ from benchmarks.speed.random_batch import random_completions
 from benchmarks.speed.workload import Workload
 from lmgym.algorithms.parts import KL
 from lmgym.algorithms.reinforce import Reinforce, ReinforceConfig
+from lmgym.engines.torch.engine import int8_engine
 from lmgym.envs import Env, Response, make
 from lmgym.envs.examples import few_shot_examples
 from lmgym.models.language_model import LanguageModel, base_network
@@ -69,18 +70,20 @@ class FixedPrompts(Turns):
         return state.tokens or self.prompts[state.problem.id]
 
 
-def serve_workload(work: Workload, threads: int, dtype: str, prompts_file: str) -> None:
+def serve_workload(work: Workload, threads: int, dtype: str, prompts_file: str, rounds_to_int8: bool = False) -> None:
     """Loads the model, writes the prompts for the other baselines, and serves runs."""
     torch.set_num_threads(threads)
     model = Endless(**vars(load_model(work.model, dtype=dtype)))
     if work.layers:
         keep_layers(model, work.layers)
+    engine = int8_engine(model) if rounds_to_int8 else None
     gsm8k = make("gsm8k", split="train")
     problems = [gsm8k.problems[index] for index in range(work.problems)]
     vocabulary = model.vocabulary_size
     random_ids = np.random.default_rng(0).integers(vocabulary // 2, vocabulary, (work.problems, work.prompt_tokens))
     policy_class = FixedPrompts if work.prompt_tokens else Turns
-    policy = policy_class(model, few_shot_examples(gsm8k, work.shots), max_tokens=work.new_tokens // work.turns)
+    examples = few_shot_examples(gsm8k, work.shots)
+    policy = policy_class(model, examples, max_tokens=work.new_tokens // work.turns, engine=engine)
     if isinstance(policy, FixedPrompts):
         pairs = zip(problems, random_ids.tolist(), strict=True)
         policy.prompts = {problem.id: tuple(ids) for problem, ids in pairs}
@@ -148,7 +151,9 @@ class MeasuredWorkload:
                 self._collect()
             with counting(self.counts, "learning_products"):
                 found = self._iterate()
-            self.counts["learning_products"] -= self.counts["collecting_products"]  # an iteration also collects
+            self.counts["learning_products"] -= self.counts.get(
+                "collecting_products", 0.0
+            )  # an iteration also collects
             return found | self.counts
         return self._iterate() | self.counts
 
@@ -187,7 +192,8 @@ def counting(counts: dict[str, float], name: str) -> Iterator[None]:
         yield
     found = counter.get_flop_counts()["Global"]
     products = (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.mkldnn._linear_pointwise)
-    counts[name] = sum(found.get(product, 0) for product in products)
+    if operations := sum(found.get(product, 0) for product in products):  # those in 8-bit integers are not counted
+        counts[name] = operations
 
 
 def packed_product_flops(states: Any, weight: Any, *_: Any, **__: Any) -> int:
@@ -197,4 +203,7 @@ def packed_product_flops(states: Any, weight: Any, *_: Any, **__: Any) -> int:
 
 if __name__ == "__main__":
     asked = settings()
-    serve_workload(Workload(**asked["workload"]), asked["threads"], asked["dtype"], asked["prompts_file"])
+    rounds_to_int8 = asked.get("rounds_to_int8", False)
+    serve_workload(
+        Workload(**asked["workload"]), asked["threads"], asked["dtype"], asked["prompts_file"], rounds_to_int8
+    )

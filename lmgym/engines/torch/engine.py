@@ -11,9 +11,11 @@ from lmgym.engines.local_engine import LocalEngine
 from lmgym.engines.memory import free_bytes
 from lmgym.engines.row import sample_next_tokens
 from lmgym.engines.torch.fused_decoder import FusedDecoder, supports_fusion
+from lmgym.engines.torch.int8_product import has_int8_products
 from lmgym.engines.torch.kv_cache import KVCache
 from lmgym.engines.torch.kv_cache_attention import DecodeAttention, NewTokens, PrefillAttention
 from lmgym.engines.torch.scheduler import Scheduler, shared_length
+from lmgym.errors import UserError
 from lmgym.models.allocator import release_freed_memory
 from lmgym.models.attention import PrefixRecorder
 from lmgym.models.language_model import LanguageModel
@@ -39,20 +41,33 @@ class TorchEngine(LocalEngine):
     step-wise policy, or a group, only ever computes what is new.
     """
 
-    def __init__(self, model: LanguageModel, max_running: int = 256, max_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        max_running: int = 256,
+        max_bytes: int | None = None,
+        rounds_to_int8: bool = False,
+    ) -> None:
         """At most `max_running` sequences at once, fewer where the KV cache would need more than `max_bytes`."""
         super().__init__(model)
         config = model.network.config
         head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        self._cache = KVCache(
-            config.num_hidden_layers, config.num_key_value_heads, head_size, model.dtype, model.device
-        )
+        dtype = torch.float32 if rounds_to_int8 else model.dtype
+        self._cache = KVCache(config.num_hidden_layers, config.num_key_value_heads, head_size, dtype, model.device)
         share = int(MEMORY_SHARE * free_bytes(model.device)) if max_bytes is None else max_bytes
         self._scheduler = Scheduler(self._cache, max_running, share)
         self._prefix_cache: tuple[list[Tensor], list[Tensor]] | None = None
         """Keys and values [1, kv_heads, length, size] of the shared prefix, by layer."""
-        self._decoder: FusedDecoder | LanguageModel = FusedDecoder(model) if supports_fusion(model) else model
+        self._decoder: FusedDecoder | LanguageModel = model
+        if supports_fusion(model):
+            self._decoder = FusedDecoder(model, rounds_to_int8)
         self._version: int | None = None
+
+    @property
+    def dtype_name(self) -> str:
+        """int8 if it rounds, else that of the model."""
+        rounds = isinstance(self._decoder, FusedDecoder) and self._decoder.rounds_to_int8
+        return "int8" if rounds else super().dtype_name
 
     def release_cache(self) -> None:
         """Frees keys and values, which other weights make worthless anyway, and the engine's copy of the weights."""
@@ -151,6 +166,18 @@ class TorchEngine(LocalEngine):
 
     def _tensor(self, numbers: list[int]) -> Tensor:
         return torch.tensor(numbers, device=self.model.device)
+
+
+def int8_engine(model: LanguageModel) -> TorchEngine:
+    """The engine with products in 8-bit integers, or a sentence that says why there is none."""
+    if not (model.shares_prefixes and supports_fusion(model)):
+        raise UserError(
+            f"--rollout_dtype int8 is for Llama-like models on a CPU, with LoRA adapters or none: {model.name} on "
+            f"{model.device} is another; leave it out."
+        )
+    if not has_int8_products():
+        raise UserError("--rollout_dtype int8 needs a CPU with VNNI instructions, which this one lacks: leave it out.")
+    return TorchEngine(model, rounds_to_int8=True)
 
 
 def _passes(lacking: list[tuple[int, list[int]]]) -> Iterator[list[tuple[int, list[int]]]]:

@@ -21,12 +21,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lmgym.engines.torch.int8_product import Int8Product
 from lmgym.models.attention import AttentionBackend
 from lmgym.models.language_model import LLAMA_LIKE, LanguageModel, base_network
 from lmgym.models.lora import base_linear, low_rank_factors
-
-PACKED_ROWS = 64
-"""Number of rows that oneDNN chooses its blocks for; they are as fast as any others with 1 to 512 rows."""
+from lmgym.models.onednn_products import PACKED_ROWS
 
 
 def supports_fusion(model: LanguageModel) -> bool:
@@ -100,10 +99,10 @@ class Product:
 class Layer:
     """One decoder layer: its products, and the modules of the network that it reads the rest from."""
 
-    qkv: Product
-    out: Product
-    gate_up: Product
-    down: Product
+    qkv: Product | Int8Product
+    out: Product | Int8Product
+    gate_up: Product | Int8Product
+    down: Product | Int8Product
     attention: Any
     mlp: Any
     norm_before_attention: Any
@@ -113,30 +112,35 @@ class Layer:
 class FusedDecoder:
     """Hidden states and logits of a model for the engine; norms and embeddings are the model's own."""
 
-    def __init__(self, model: LanguageModel) -> None:
+    def __init__(self, model: LanguageModel, rounds_to_int8: bool = False) -> None:
+        """With `rounds_to_int8` the products are those of int8_product.py, and all else is float32."""
         self.model = model
-        self.dtype = model.dtype
+        self.dtype = torch.float32 if rounds_to_int8 else model.dtype
+        self.rounds_to_int8 = rounds_to_int8
         self.decoder: Any = base_network(model.network).get_decoder()
         config = model.network.config
         self.kv_heads, self.heads = config.num_key_value_heads, config.num_attention_heads
         self.layers = [self._layer(layer) for layer in self.decoder.layers]
-        self.head = Product([model.head], self.dtype)
+        self.head = self._product(model.head)
 
     def _layer(self, layer: Any) -> Layer:
         attention, mlp = layer.self_attn, layer.mlp
         return Layer(
-            Product([attention.q_proj, attention.k_proj, attention.v_proj], self.dtype),
-            Product([attention.o_proj], self.dtype),
-            Product([mlp.gate_proj, mlp.up_proj], self.dtype),
-            Product([mlp.down_proj], self.dtype),
+            self._product(attention.q_proj, attention.k_proj, attention.v_proj),
+            self._product(attention.o_proj),
+            self._product(mlp.gate_proj, mlp.up_proj),
+            self._product(mlp.down_proj),
             attention,
             mlp,
             layer.input_layernorm,
             layer.post_attention_layernorm,
         )
 
+    def _product(self, *linears: nn.Module) -> Product | Int8Product:
+        return Int8Product(linears) if self.rounds_to_int8 else Product(linears, self.dtype)
+
     @property
-    def products(self) -> list[Product]:
+    def products(self) -> list[Product | Int8Product]:
         """All packed weights."""
         inside = [p for layer in self.layers for p in (layer.qkv, layer.out, layer.gate_up, layer.down)]
         return [*inside, self.head]
