@@ -2,6 +2,7 @@
 
 from lmgym.envs import Env, MathEnv, Response, make, names, register, registrations
 from lmgym.errors import UserError
+from lmgym.models.allocator import allow_huge_pages
 from lmgym.models.openmp import limit_spinning
 from lmgym.types import Action, Episode, Finish, Message, Problem, State, Step
 
@@ -25,4 +26,6 @@ __all__ = [
     "registrations",
 ]
 
-limit_spinning()  # it must run before torch is imported; nothing above imports it
+# Both must run before torch is imported; nothing above imports it.
+limit_spinning()
+allow_huge_pages()
