@@ -134,7 +134,7 @@ def _train(training: Training, recipe: Recipe, folder: Path, session: Session) -
         session.lmgym("train", "--resume", str(out), *budget)
     else:
         model = str(folder / training.start) if training.start else recipe.model
-        flags = (*TASK, *VALIDATION, "--model", model, *recipe.policy, *training.flags, "--out", str(out))
+        flags = (*training.task, *VALIDATION, "--model", model, *recipe.policy, *training.flags, "--out", str(out))
         session.lmgym("train", training.algorithm, *flags, *budget)
     if not (out / "results.json").exists():
         session.stop()
