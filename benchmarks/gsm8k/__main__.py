@@ -31,7 +31,7 @@ class Settings:
 
     recipe: Literal["small", "qwen"] = "small"
     """small: SmolLM2-135M, supervised fine-tuning and then RL, line by line with the calculator; qwen:
-    qwen2.5-coder-0.5b, a short warm start and then RL."""
+    qwen2.5-coder-0.5b, RL from the untrained model with worked examples in the prompt."""
     runs: str = "runs/gsm8k"
     """Where the runs and the evaluations are kept."""
     measures: tuple[Literal["test", "sampled", "svamp"], ...] = ("test", "sampled", "svamp")

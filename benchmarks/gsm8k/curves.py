@@ -26,20 +26,26 @@ def read_curve(run: Path) -> Curve:
 
 
 def draw(rows: list[dict[str, Any]], curves: dict[str, Curve], path: Path) -> None:
-    """Validation problems over the iterations of RL, and beside them all test problems after each step."""
-    evaluated = {name: curve for name, curve in curves.items() if len(curve["validation"]) > 1}
+    """Sampled training and validation problems over the iterations, and beside them all test problems after each step.
+
+    Until a run has seen all training problems, those of an iteration are new to it.
+    """
     figure = new_figure(9, 4)
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2])
-    for number, (name, curve) in enumerate(evaluated.items()):
-        points, color = curve["validation"], f"C{number}"
+    for number, (name, curve) in enumerate(curves.items()):
+        color = f"C{number}"
+        sampled = [(each["iteration"], each["accuracy"]) for each in curve["iterations"] if "accuracy" in each]
+        if sampled and any(share < 1 for _, share in sampled):  # not those of worked solutions
+            label = f"{name}: training problems, sampled"
+            left.plot(*zip(*sampled, strict=True), ".-", color=color, alpha=0.5, linewidth=1, label=label)
+        points = curve["validation"]
+        if len(points) < 2:
+            continue
         iterations, values = [point["iteration"] for point in points], [point["eval/strict"] for point in points]
         below = [point["eval/strict"] - point["eval/strict_low"] for point in points]
         above = [point["eval/strict_high"] - point["eval/strict"] for point in points]
         label = f"{name}: {points[0]['eval/problems']:.0f} validation problems, greedy, strict"
         left.errorbar(iterations, values, [below, above], fmt="o-", color=color, capsize=3, label=label)
-        sampled = [(each["iteration"], each["accuracy"]) for each in curve["iterations"] if "accuracy" in each]
-        if sampled:
-            left.plot(*zip(*sampled, strict=True), color=color, alpha=0.35, linewidth=1, label="training, sampled")
     names = [each["name"] for each in rows]
     for key, color, offset in (("strict", "C0", -0.08), ("lenient", "C1", 0.08)):
         shares = [each[key] for each in rows]

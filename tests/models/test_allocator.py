@@ -1,37 +1,21 @@
-"""Tensors may have huge pages; freed memory stays with the process until it is released to the system."""
+"""Torch may use huge pages; freed memory stays with the process until it is released to the system."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-PAGE_FAULTS = """
-import lmgym, resource, torch
-
-def faults():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-before = faults()
-torch.ones(1 << 26)  # 256 MB
-print(faults() - before)
-"""
+SHOWN = "import os, sys, lmgym; print('torch' in sys.modules, os.environ['THP_MEM_ALLOC_ENABLE'])"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the pages are Linux's")
-@pytest.mark.parametrize("allowed", [True, False])
-def test_large_tensors_have_huge_pages_where_the_system_has_them(allowed):
-    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    if not setting.exists() or "[madvise]" not in setting.read_text():
-        pytest.skip("the system has no huge pages, or gives them to everyone")
+@pytest.mark.parametrize(("given", "left"), [({}, "1"), ({"THP_MEM_ALLOC_ENABLE": "0"}, "0")])
+def test_huge_pages_are_allowed_before_torch_is_loaded_unless_the_user_chose(given, left):
     own = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"}
-    given = {} if allowed else {"THP_MEM_ALLOC_ENABLE": "0"}
-    done = subprocess.run([sys.executable, "-c", PAGE_FAULTS], env=own | given, capture_output=True, text=True, check=True)
-    small_pages = (1 << 28) // 4096
-    assert int(done.stdout) < small_pages // 2 if allowed else int(done.stdout) > 0.9 * small_pages
+    done = subprocess.run([sys.executable, "-c", SHOWN], env=own | given, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", left]
 
 
 SCRIPT = """
