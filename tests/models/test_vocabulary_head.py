@@ -156,3 +156,21 @@ def test_no_positions_give_empty_results_with_a_zero_gradient():
     logprobs.sum().backward()
     assert weight.grad is not None
     assert weight.grad.abs().sum() == 0
+
+
+@pytest.mark.parametrize("chunk", [4, 512])
+def test_a_float32_weight_is_multiplied_in_the_dtype_of_the_states_and_gets_a_float32_gradient(monkeypatch, chunk):
+    monkeypatch.setattr("lmgym.models.vocabulary_head.CHUNK", chunk)
+    monkeypatch.setattr("lmgym.models.vocabulary_head.COLUMNS", 7)
+    states, weight, _, targets = inputs(bias=False)
+    rounded = states.detach().bfloat16().requires_grad_()
+    logprobs, _ = VocabularyHead.apply(rounded, weight, None, targets, FULL_SOFTMAX)
+    by_states, by_weight = torch.autograd.grad(logprobs.sum(), [rounded, weight])
+
+    copies = rounded.detach().float().requires_grad_(), weight.detach().bfloat16().float().requires_grad_()
+    expected = (copies[0] @ copies[1].t()).log_softmax(dim=-1).gather(1, targets[:, None])[:, 0]
+    expected_by_states, expected_by_weight = torch.autograd.grad(expected.sum(), copies)
+    assert (by_states.dtype, by_weight.dtype) == (torch.bfloat16, torch.float32)
+    torch.testing.assert_close(logprobs, expected, atol=0.05, rtol=0.02)
+    torch.testing.assert_close(by_states.float(), expected_by_states, atol=0.05, rtol=0.02)
+    torch.testing.assert_close(by_weight, expected_by_weight, atol=0.05, rtol=0.02)
