@@ -64,7 +64,7 @@ class VocabularyHead(torch.autograd.Function):
         ctx.save_for_backward(states, weight, bias, targets)
         ctx.set_materialize_grads(False)  # a loss without an entropy term does not compute its gradient
         ctx.distribution, ctx.transform = distribution, transform
-        # Once, and not for each chunk: of half a billion parameters this took a fifth of an optimiser step.
+        # Once, and not for each chunk: with half a billion parameters that took a sixth of an optimiser step.
         ctx.factors = weight, bias = weight.to(states.dtype), None if bias is None else bias.to(states.dtype)
         logprobs, entropies = [], []
         for rows in _slices(len(targets), CHUNK):
