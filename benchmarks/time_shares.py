@@ -1,6 +1,6 @@
-"""Where the time of decoding and of an optimiser step goes, by torch's profiler: SmolLM2 in float32, two threads.
+"""Where the time of decoding and of an optimiser step goes, by torch's profiler, with two threads.
 
-python -m benchmarks.time_shares
+python -m benchmarks.time_shares [--model qwen2.5-coder-0.5b --dtype bfloat16]
 
 Decoding is 64 rows of 8 prompts; learning is 32 episodes of 4 prompts with 128 sampled tokens. Writes a Markdown table.
 """
@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
 
 import lmgym  # isort: skip # noqa: F401 - before torch, whose threads it tells how to wait
 import torch
+import tyro
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.speed.random_batch import random_completions
@@ -33,10 +36,20 @@ KINDS = {
 }
 
 
-def main() -> None:
+@dataclass
+class Settings:
+    """What to measure."""
+
+    model: str = "smollm2-135m"
+    """A name from `lmgym models`."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Compute type."""
+
+
+def main(settings: Settings) -> None:
     """Prints a row for decoding and one for an optimiser step."""
     torch.set_num_threads(2)
-    model = load_model("smollm2-135m", dtype="float32")
+    model = load_model(settings.model, dtype=settings.dtype)
     lines = ["| | seconds | products | attention | packing | the rest |", "|---|---|---|---|---|---|"]
     works = {"decoding 64 × 64 tokens": _decoding(model), "an optimiser step, 32 × 128 tokens": _learning(model)}
     for name, work in works.items():
@@ -79,4 +92,4 @@ def _learning(model: LanguageModel) -> Callable[[], object]:
 
 
 if __name__ == "__main__":
-    main()
+    main(tyro.cli(Settings, prog="python -m benchmarks.time_shares", use_underscores=True))

@@ -39,7 +39,7 @@ class Settings:
     minutes: float = 0.0
     """Stop in time for this session to end within so many minutes; the same command continues. 0: no limit."""
     rollout_dtype: Literal["same", "int8"] = "same"
-    """int8: sample and evaluate with 8-bit products, on a CPU that has VNNI instructions and no bfloat16 units."""
+    """int8: sample and evaluate with 8-bit products, on a CPU that has VNNI instructions."""
     processes: int = 1
     """Processes of one thread each that torchrun starts; on a machine that others use too, they do not wait for each
     other at every operation, as two threads do."""
@@ -51,9 +51,8 @@ def main(settings: Settings) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     session = Session(settings.rollout_dtype, settings.processes, settings.minutes)
     measures = settings.measures
-    # What is kept was not rounded, and the difference of two models should not be one of rounding.
-    is_kept = settings.rollout_dtype == "same"
-    untrained = UNTRAINED / settings.recipe if is_kept else folder / "evaluations" / "before"
+    # One for each dtype, because the difference of two models should not be one of rounding.
+    untrained = UNTRAINED / settings.rollout_dtype / settings.recipe
     found = _evaluate(recipe.model, recipe.untrained_policy, measures, untrained, session)
     rows, differences = {"before": row("before", found)}, list[dict[str, Any]]()
     for training in recipe.trainings:

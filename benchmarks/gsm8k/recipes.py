@@ -21,6 +21,7 @@ class Training:
     start: str = ""
     """The training whose model it starts from; by default the recipe's own model."""
     task: tuple[str, ...] = TASK
+    """The flags of the environment to train in."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ QWEN_RL = _flags(
     save_every=5,
 )
 
-# RL from the untrained model: four runs after a warm start on worked solutions gained nothing (trials.md).
+# RL from the untrained model: none of four runs after a warm start on worked solutions showed a gain (trials.md).
 QWEN = Recipe(
     model="qwen2.5-coder-0.5b",
     untrained_policy=_flags(shots=4, max_tokens=80, max_episode_tokens=300),

@@ -179,6 +179,8 @@ def _activations(shape: ModelShape, work: Workload) -> int:
     is_cast = work.dtype != torch.float32 and not keeps_less
     cast = computed * (shape.parameters - shape.embedding_parameters) if is_cast else 0
     logits = 3 * FLOAT32 * min(batch, VOCABULARY_CHUNK) * shape.vocabulary
+    if work.dtype != torch.float32:  # the output layer is converted once per pass
+        logits += computed * shape.vocabulary * shape.hidden_size
     head = FLOAT32 * shape.embedding_parameters if not (work.lora_rank or keeps_less) else 0
     return kept + 4 * tokens * states + cast + logits + head
 

@@ -61,14 +61,14 @@ class VocabularyHead(torch.autograd.Function):
         transform: LogitTransform = IDENTITY,
     ) -> tuple[Tensor, Tensor]:
         """Takes states [positions, size] in the compute dtype, weight [vocabulary, size] and targets [positions]."""
-        ctx.save_for_backward(states, weight, bias, targets)
+        # Once, and not for each chunk, which would read and write the whole weight again.
+        factors = weight.to(states.dtype), None if bias is None else bias.to(states.dtype)
+        ctx.save_for_backward(states, weight, bias, targets, *factors)
         ctx.set_materialize_grads(False)  # a loss without an entropy term does not compute its gradient
         ctx.distribution, ctx.transform = distribution, transform
-        # Once, and not for each chunk: with half a billion parameters that took a sixth of an optimiser step.
-        ctx.factors = weight, bias = weight.to(states.dtype), None if bias is None else bias.to(states.dtype)
         logprobs, entropies = [], []
         for rows in _slices(len(targets), CHUNK):
-            logits = transform.apply_(_products(states[rows], weight, bias))  # [CHUNK, vocabulary], float32
+            logits = transform.apply_(_products(states[rows], *factors))  # [CHUNK, vocabulary], float32
             logits = distribution.apply_(logits, keep=targets[rows])
             target_logits = logits.gather(1, targets[rows, None])[:, 0]
             top = logits.amax(dim=1, keepdim=True)
@@ -85,8 +85,7 @@ class VocabularyHead(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients of states, weight and bias, by the formulas of the class."""
-        states, weight, bias, targets = ctx.saved_tensors
-        factors, ctx.factors = ctx.factors, None
+        states, weight, bias, targets, *factors = ctx.saved_tensors
         logprobs_gradient, entropies_gradient = gradients
         if logprobs_gradient is None:
             logprobs_gradient = torch.zeros(len(targets), device=states.device)

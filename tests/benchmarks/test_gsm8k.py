@@ -6,17 +6,19 @@ import json
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from benchmarks.gsm8k import __main__ as command
-from benchmarks.gsm8k.curves import draw, read_curve
+from benchmarks.gsm8k.curves import Curve, draw, read_curve
 from benchmarks.gsm8k.evaluations import difference, row, table
 from benchmarks.gsm8k.recipes import RECIPES
 from lmgym.algorithms.registry import find_algorithm
 from lmgym.commands.flag_names import flag_names
 from lmgym.commands.train import TrainSettings
 from lmgym.evaluation.statistics import mcnemar, wilson
+from lmgym.runs.plotting import new_figure
 
 
 def evaluation(solved: list[int], lenient: list[int], parsed: list[int]) -> dict[str, object]:
@@ -75,6 +77,28 @@ def test_the_picture_has_the_evaluations_of_a_run_and_the_test_problems(tmp_path
     ]
     draw([row("before", {"test": BEFORE}), row("rl", {"test": AFTER})], {"rl": curve}, tmp_path / "curve.png")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_that_was_not_evaluated_on_the_way_shows_its_samples_and_worked_solutions_show_nothing(
+    tmp_path, monkeypatch
+):
+    figures = []
+
+    def watched(width: float, height: float) -> Any:
+        figures.append(new_figure(width, height))
+        return figures[-1]
+
+    monkeypatch.setattr("benchmarks.gsm8k.curves.new_figure", watched)
+    sampled = [{"iteration": 1.0, "accuracy": 0.25}, {"iteration": 2.0, "accuracy": 0.5}]
+    solutions = [{"iteration": 1.0, "accuracy": 1.0}]
+    curves: dict[str, Curve] = {
+        "sft": {"iterations": solutions, "validation": []},
+        "rl": {"iterations": sampled, "validation": []},
+    }
+    draw([row("before", {"test": BEFORE})], curves, tmp_path / "curve.png")
+    (line,) = figures[0].axes[0].lines
+    assert line.get_label() == "rl: training problems, sampled"
+    assert [tuple(point) for point in line.get_xydata()] == [(1, 0.25), (2, 0.5)]
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -139,6 +163,17 @@ def test_a_command_that_outlasts_the_session_is_ended_and_one_that_fails_ends_it
     with pytest.raises(SystemExit, match="the same command continues"):
         session.lmgym("eval", timeout=2 / 60)
     assert time.monotonic() - started < 30
+
+
+def test_a_training_has_the_options_of_its_own_task(tmp_path, monkeypatch):
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(command.Session, "lmgym", lambda self, *arguments, timeout=None: asked.append(arguments))
+    (training,) = RECIPES["qwen"].trainings
+    with pytest.raises(SystemExit, match="the same command continues"):  # no results were written
+        command._train(training, RECIPES["qwen"], tmp_path, command.Session("same", 1, minutes=0.0))
+    (given,) = asked
+    place = given.index("--env_options")
+    assert given[place : place + 5] == ("--env_options", "hold_out_validation", "True", "max_calculations", "4")
 
 
 def test_several_processes_have_one_thread_each(monkeypatch):

@@ -174,3 +174,11 @@ def test_a_float32_weight_is_multiplied_in_the_dtype_of_the_states_and_gets_a_fl
     torch.testing.assert_close(logprobs, expected, atol=0.05, rtol=0.02)
     torch.testing.assert_close(by_states.float(), expected_by_states, atol=0.05, rtol=0.02)
     torch.testing.assert_close(by_weight, expected_by_weight, atol=0.05, rtol=0.02)
+
+
+def test_a_graph_that_is_kept_gives_the_same_gradient_again():
+    states, weight, _, targets = inputs(bias=False)
+    logprobs, _ = VocabularyHead.apply(states, weight, None, targets, FULL_SOFTMAX)
+    first = torch.autograd.grad(logprobs.sum(), [states, weight], retain_graph=True)
+    second = torch.autograd.grad(logprobs.sum(), [states, weight])
+    torch.testing.assert_close(second, first)
